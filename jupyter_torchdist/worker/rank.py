@@ -1,0 +1,222 @@
+"""A rank process from its first line to its last."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import io
+import logging
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from jupyter_torchdist.records import RankPhase, RankSpec, to_plain
+from jupyter_torchdist.worker.cell import (
+    CompiledCell,
+    call_train_function,
+    compile_cell,
+    new_main,
+    remember_source,
+    run_cell,
+)
+from jupyter_torchdist.worker.context import RankContext, get_context, report, set_context
+from jupyter_torchdist.worker.exceptions import error_record
+from jupyter_torchdist.worker.payload import PayloadReader, map_parts
+from jupyter_torchdist.worker.preload import set_threads
+from jupyter_torchdist.worker.reporter import MetricsReporter
+from jupyter_torchdist.worker.shell import SHELL_NAME, CellShell
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def die_with_parent(parent: int) -> None:
+    """The kernel ends this process when its parent ends, whatever ended that."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+class Events:
+    """The line to the agent: one JSON line an event, each written at once."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def send(self, event: Mapping[str, Any]) -> None:
+        """Writes one line; whole lines of several threads do not mix because the pipe takes them at once."""
+        os.write(self._fd, orjson.dumps({"time": time.time(), **event}, default=str) + b"\n")
+
+    def phase(self, phase: RankPhase, **more: Any) -> None:
+        self.send({"phase": str(phase), **more})
+
+    def note(self, note: Mapping[str, Any]) -> None:
+        self.send({"note": note})
+
+
+def run_rank(spec: RankSpec) -> int:
+    """Runs the train function of ``spec`` on this, the main thread; returns the exit code."""
+    events = Events(spec.event_fd)
+    places: dict[str, str] = {}
+    code, payload_loaded = 1, False
+    artifacts = None
+    try:
+        _prepare_process(spec)
+        events.phase(RankPhase.STARTED, pid=os.getpid())
+        reader = PayloadReader(map_parts(spec.payload_fd))
+        head = reader.head
+        places.update(head.places)
+        for name, text in head.sources.items():
+            remember_source(name, text)
+        sys.argv = [head.label]
+        main = new_main(head.label, head.cell)
+        shipment = reader.load(main.__dict__)
+        payload_loaded = True
+        reporter = MetricsReporter(spec.rank, spec.report_fd, events.note)
+        from jupyter_torchdist.worker.artifacts import ArtifactManager
+
+        artifacts = ArtifactManager(Path(spec.stage_dir) / "checkpoints", spec.rank)
+        context = RankContext(
+            spec,
+            reporter=reporter,
+            artifacts=artifacts,
+            hyper_params=shipment.hyper_params,
+            dataset_map=shipment.dataset_map,
+        )
+        set_context(context)
+        from jupyter_torchdist.worker import process_group
+
+        group = process_group.prepare(spec)
+        if spec.init_process_group:
+            process_group.join(group)
+        events.phase(RankPhase.JOINED)
+        if head.code is not None:
+            cell = compile_cell(head.code, head.label)
+            run = _cell_runner(cell, main, context, shipment.hyper_params)
+        else:
+            run = lambda: call_train_function(shipment.function, shipment.hyper_params)  # noqa: E731
+        events.phase(RankPhase.ENTERED)
+        value = run()
+        _returned(events, spec, value)
+        artifacts.close()
+        code = 0
+    except SystemExit as exc:
+        code = _exit_code(exc)
+        if code:
+            events.phase(RankPhase.RAISED, error=to_plain(error_record(exc, places)), exitcode=code)
+        else:
+            _returned(events, spec, None)
+    except BaseException as exc:  # noqa: BLE001  whatever ended the train function is what the user must see
+        record = error_record(exc, places)
+        if not payload_loaded:
+            record = _named_payload_problem(record)
+        events.phase(RankPhase.RAISED, error=to_plain(record))
+    _leave(artifacts)
+    return code
+
+
+def _cell_runner(cell: CompiledCell, main: Any, context: RankContext, hyper_params: Any) -> Callable[[], Any]:
+    provided = {
+        "ctx": context,
+        "report": report,
+        "display": lambda *things: print(*things, sep="\n"),  # noqa: T201  what display is on a rank
+        "get_context": get_context,
+        SHELL_NAME: CellShell(main),
+    }
+    return lambda: run_cell(cell, main, provided, hyper_params)
+
+
+def _returned(events: Events, spec: RankSpec, value: Any) -> None:
+    """Leaves the value in the scratch folder; one that can not be pickled is named and everything else stays."""
+    problem = ""
+    data = b""
+    try:
+        import cloudpickle
+
+        buffer = io.BytesIO()
+        cloudpickle.CloudPickler(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
+        data = buffer.getvalue()
+    except Exception as exc:  # noqa: BLE001  pickling runs code of the user's classes
+        problem = (
+            f"the return value of rank {spec.rank} is a {type(value).__name__} that can not be pickled ({exc}); "
+            "return plain data, or save it to get_model_dir()"
+        )
+    if not problem and value is not None:
+        (Path(spec.scratch) / f"value-{spec.rank}").write_bytes(data)
+    events.phase(RankPhase.RETURNED, problem=problem, has_value=value is not None and not problem)
+
+
+def _exit_code(exc: SystemExit) -> int:
+    if exc.code is None:
+        return 0
+    if isinstance(exc.code, int):
+        return exc.code & 0xFF
+    sys.stderr.write(f"{exc.code}\n")
+    return 1
+
+
+def _named_payload_problem(record: Any) -> Any:
+    from dataclasses import replace
+
+    note = "this happened while the rank unpickled what was shipped from the notebook"
+    return replace(record, notes=(*record.notes, note))
+
+
+def _leave(artifacts: Any) -> None:
+    """What an interpreter does at its end, and the process group before it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if artifacts is not None:
+        try:
+            artifacts.close()
+        except Exception as exc:  # noqa: BLE001  the run has its outcome; this is one more line in the log
+            sys.stderr.write(f"jupyter_torchdist: {exc}\n")
+    if "torch.distributed" in sys.modules:
+        from jupyter_torchdist.worker import process_group
+
+        process_group.leave()
+    set_context(None)
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            continue
+
+
+def _prepare_process(spec: RankSpec) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN if number == signal.SIGPIPE else signal.SIG_DFL)
+    for stream, fd in (("stdout", 1), ("stderr", 2)):
+        # a lone surrogate in a print must not end the training, so what can not be encoded is escaped
+        raw = io.FileIO(fd, "wb", closefd=False)
+        text = io.TextIOWrapper(raw, "utf-8", errors="backslashreplace", write_through=True)  # type: ignore[arg-type]
+        setattr(sys, stream, text)
+        setattr(sys, f"__{stream}__", text)
+    os.environ.clear()
+    os.environ.update(spec.env)
+    sys.path[:] = list(spec.sys_path)
+    if spec.cwd:
+        try:
+            os.chdir(spec.cwd)
+        except OSError:
+            os.chdir(spec.scratch)
+            sys.stderr.write(
+                f"jupyter_torchdist: the notebook's folder {spec.cwd} is not on this node; the rank works in "
+                f"{spec.scratch}. Give data by absolute paths, or through dataset_map.\n"
+            )
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s:%(name)s:%(message)s")
+    logging.getLogger("jupyter_torchdist").setLevel(logging.INFO)
+    import random
+
+    random.seed()
+    set_threads(max(1, spec.threads))
