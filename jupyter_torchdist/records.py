@@ -131,20 +131,37 @@ class Failure:
     consequence: bool = False
 
 
+def error_from_plain(data: Mapping[str, Any]) -> ErrorRecord:
+    """The inverse of ``dataclasses.asdict`` for an ``ErrorRecord``."""
+    inner = {key: error_from_plain(data[key]) if data[key] else None for key in ("cause", "context")}
+    return ErrorRecord(
+        type=data["type"],
+        message=data["message"],
+        frames=tuple(Frame(**frame) for frame in data["frames"]),
+        notes=tuple(data["notes"]),
+        group=tuple(map(error_from_plain, data["group"])),
+        **inner,
+    )
+
+
 # ---------------------------------------------------------------- driver → coordinator
 
 
 @dataclass(frozen=True)
 class Payload:
-    """What the ranks unpickle: pickle protocol 5 with its buffers out of band, so that arrays are not copied twice."""
+    """What the ranks unpickle: pickle protocol 5 with its buffers out of band, so that arrays are not copied twice.
 
+    ``head``: one pickle that says what follows; ``data``: the pickles of one pickler, in order.
+    """
+
+    head: bytes
     data: bytes
     buffers: tuple[Any, ...] = ()
 
     @property
     def size(self) -> int:
         """Bytes in all."""
-        return len(self.data) + sum(memoryview(b).nbytes for b in self.buffers)
+        return len(self.head) + len(self.data) + sum(memoryview(b).nbytes for b in self.buffers)
 
 
 @dataclass(frozen=True)
@@ -178,7 +195,7 @@ class RunRequest:
     init_process_group: bool = True
     timeout: float | None = None
     grace: float = 10.0
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str | None] = field(default_factory=dict)
     cwd: str = ""
     sys_path: tuple[str, ...] = ()
     hyper_params: Any = None
@@ -209,7 +226,10 @@ class NodeInfo:
 
 @dataclass(frozen=True)
 class RankSpec:
-    """Everything a rank process is told at its start. ``gpus``: indices into the node's visible devices."""
+    """Everything a rank process is told at its start; ``env`` is its whole environment.
+
+    ``gpu_ids``: the GPUs of the node that the run holds, as CUDA_VISIBLE_DEVICES names them, index local rank first.
+    """
 
     run_id: str
     rank: int
@@ -227,25 +247,26 @@ class RankSpec:
     scratch: str
     cwd: str
     sys_path: tuple[str, ...]
-    env: Mapping[str, str]
     threads: int
     interface: str
     num_gpus: int = 0
     gpu_ids: tuple[str, ...] = ()
     restart_count: int = 0
+    env: Mapping[str, str] = field(default_factory=dict)
     report_fd: int = -1
+    event_fd: int = -1
     control_fd: int = -1
     payload_fd: int = -1
-    payload_size: int = 0
 
 
 @dataclass(frozen=True)
 class NodeRun:
-    """What the coordinator asks of one agent: the ranks of one node, the same but for their numbers."""
+    """What the coordinator asks of one agent. ``env`` is put over the node's own; None removes a variable."""
 
     run_id: str
+    folder: str
     ranks: tuple[RankSpec, ...]
-    load_env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str | None] = field(default_factory=dict)
 
 
 class RankPhase(StrEnum):
@@ -271,18 +292,22 @@ class RankEvent:
     exitcode: int | None = None
     signal: str | None = None
     max_rss: int = 0
-    note: str = ""
+    tail: str = ""
+    problem: str = ""
 
 
 @dataclass(frozen=True)
 class AgentBatch:
-    """What an agent has gathered since it was asked last. ``reports`` are whole lines of ``metrics.jsonl``."""
+    """What an agent has gathered since it was asked last.
+
+    ``reports``: whole lines of ``metrics.jsonl``. ``output``: the newest output of rank 0. ``notes``: rank → what its
+    train function said beside metrics (``total``, ``text``).
+    """
 
     reports: bytes = b""
-    output: tuple[tuple[int, bytes], ...] = ()
+    output: bytes = b""
     events: tuple[RankEvent, ...] = ()
-    texts: tuple[tuple[int, str, str], ...] = ()
-    done: bool = False
+    notes: tuple[tuple[int, Mapping[str, Any]], ...] = ()
 
 
 # ---------------------------------------------------------------- coordinator → kernel
@@ -354,16 +379,20 @@ class Artifact:
 
 @dataclass(frozen=True)
 class RunUpdate:
-    """One answer to the kernel's poll. ``cursor`` is the next position in ``metrics.jsonl``."""
+    """One answer to the kernel's poll. ``cursor`` is the next position in ``metrics.jsonl``.
+
+    ``reports``: rank 0's lines. ``output``: the newest output of rank 0. ``refusal``: why the run could not start.
+    """
 
     cursor: int
     revision: int
     status: RunStatus
     reports: bytes = b""
-    tail: str | None = None
+    output: bytes = b""
     timeline: Mapping[str, float] = field(default_factory=dict)
     failures: tuple[Failure, ...] = ()
-    reason: str = ""
+    refusal: Exception | None = None
+    timed_out: bool = False
     #: true when the state is final and every report has been handed over
     complete: bool = False
 

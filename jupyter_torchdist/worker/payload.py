@@ -49,7 +49,7 @@ def main_namespace() -> dict[str, Any]:
 def lay_out(payload: Payload) -> int:
     """A sealed memory file with the payload; its descriptor is the caller's to close."""
     fd = os.memfd_create("torchdist-payload", os.MFD_CLOEXEC)
-    parts = [memoryview(payload.data), *(memoryview(b).cast("B") for b in payload.buffers)]
+    parts = [memoryview(payload.head), memoryview(payload.data), *(memoryview(b).cast("B") for b in payload.buffers)]
     header = struct.pack(f"<{len(parts) + 1}q", len(parts), *(p.nbytes for p in parts))
     offset = 0
     for part in (memoryview(header), *parts):
@@ -81,8 +81,8 @@ class PayloadReader:
     """Reads the pickles of a payload in their order, with one memory of shared objects."""
 
     def __init__(self, parts: Sequence[memoryview]) -> None:
-        self._unpickler = pickle.Unpickler(io.BytesIO(parts[0]), buffers=iter(parts[1:]))
-        self.head: Head = self._unpickler.load()
+        self.head: Head = pickle.loads(parts[0])
+        self._unpickler = pickle.Unpickler(io.BytesIO(parts[1]), buffers=iter(parts[2:]))
 
     def load(self, main: dict[str, Any]) -> Shipment:
         """Puts captured names and definitions into ``main``; returns the rest."""

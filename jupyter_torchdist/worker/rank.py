@@ -13,12 +13,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from jupyter_torchdist.records import RankPhase, RankSpec, to_plain
+from jupyter_torchdist.records import ErrorRecord, RankPhase, RankSpec
 from jupyter_torchdist.worker.cell import (
     CompiledCell,
     call_train_function,
@@ -111,14 +112,14 @@ def run_rank(spec: RankSpec) -> int:
     except SystemExit as exc:
         code = _exit_code(exc)
         if code:
-            events.phase(RankPhase.RAISED, error=to_plain(error_record(exc, places)), exitcode=code)
+            events.phase(RankPhase.RAISED, error=asdict(error_record(exc, places)), exitcode=code)
         else:
             _returned(events, spec, None)
     except BaseException as exc:  # noqa: BLE001  whatever ended the train function is what the user must see
         record = error_record(exc, places)
         if not payload_loaded:
             record = _named_payload_problem(record)
-        events.phase(RankPhase.RAISED, error=to_plain(record))
+        events.phase(RankPhase.RAISED, error=asdict(record))
     _leave(artifacts)
     return code
 
@@ -151,7 +152,7 @@ def _returned(events: Events, spec: RankSpec, value: Any) -> None:
         )
     if not problem and value is not None:
         (Path(spec.scratch) / f"value-{spec.rank}").write_bytes(data)
-    events.phase(RankPhase.RETURNED, problem=problem, has_value=value is not None and not problem)
+    events.phase(RankPhase.RETURNED, problem=problem)
 
 
 def _exit_code(exc: SystemExit) -> int:
@@ -163,9 +164,7 @@ def _exit_code(exc: SystemExit) -> int:
     return 1
 
 
-def _named_payload_problem(record: Any) -> Any:
-    from dataclasses import replace
-
+def _named_payload_problem(record: ErrorRecord) -> ErrorRecord:
     note = "this happened while the rank unpickled what was shipped from the notebook"
     return replace(record, notes=(*record.notes, note))
 

@@ -1,0 +1,1 @@
+"""What supervises the ranks of one node."""

@@ -1,0 +1,1 @@
+"""What owns a run: its resources, its world, its journal."""
