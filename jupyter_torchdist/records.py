@@ -381,7 +381,8 @@ class Artifact:
 class RunUpdate:
     """One answer to the kernel's poll. ``cursor`` is the next position in ``metrics.jsonl``.
 
-    ``reports``: rank 0's lines. ``output``: the newest output of rank 0. ``refusal``: why the run could not start.
+    ``reports``: rank 0's lines. ``output``: the newest output of rank 0, the last of
+    ``output_total`` bytes. ``refusal``: why the run could not start.
     """
 
     cursor: int
@@ -389,6 +390,7 @@ class RunUpdate:
     status: RunStatus
     reports: bytes = b""
     output: bytes = b""
+    output_total: int = 0
     timeline: Mapping[str, float] = field(default_factory=dict)
     failures: tuple[Failure, ...] = ()
     refusal: Exception | None = None

@@ -30,6 +30,7 @@ class Journal:
         self.step: int | None = None
         self._recent: deque[tuple[float, int]] = deque(maxlen=64)
         self._output = bytearray()
+        self.output_total = 0
 
     def add_reports(self, lines: bytes) -> None:
         """Whole lines, as they come from the ranks."""
@@ -51,6 +52,7 @@ class Journal:
 
     def add_output(self, data: bytes) -> None:
         """The newest output of rank 0, for the run view."""
+        self.output_total += len(data)
         self._output = (self._output + data)[-_TAIL_BYTES:]
 
     @property

@@ -100,6 +100,7 @@ class Run:
             status=self._status(),
             reports=reports,
             output=self._journal.output,
+            output_total=self._journal.output_total,
             timeline=dict(self._timeline),
             failures=self._ordered() if over else (),
             refusal=self._refusal if over else None,

@@ -156,6 +156,11 @@ def shutdown() -> None:
     _keeper.close()
 
 
+def connected() -> Cluster | None:
+    """The cluster that is connected now, without waiting for one."""
+    return _keeper._cluster
+
+
 def resources() -> dict[str, float]:
     """CPUs and GPUs of the connected cluster; empty while there is none."""
     import sys

@@ -33,6 +33,16 @@ Listener = Callable[["RunHandle"], None]
 _WAIT_SECONDS = 0.2
 
 
+#: runs of this process that were started, so that they can be listed and stopped
+_handles: dict[str, RunHandle] = {}
+_KEEP = 50
+
+
+def handles() -> list[RunHandle]:
+    """The newest runs of this process, oldest first."""
+    return list(_handles.values())
+
+
 class RunHandle:
     """A run that was started. ``wait()`` or ``await`` it, ``stop()`` it, ask it; its repr is the run view."""
 
@@ -50,6 +60,7 @@ class RunHandle:
             notes=request.notes,
         )
         self.output = b""
+        self.output_total = 0
         self._last: RunUpdate | None = None
         self._values: list[RankValue] = []
         self._lost: BaseException | None = None
@@ -165,6 +176,9 @@ class RunHandle:
         import ray
 
         ray.get(self._cluster.coordinator.submit.remote(self._request, payload))
+        _handles[self.run_id] = self
+        while len(_handles) > _KEEP:
+            del _handles[next(iter(_handles))]
         threading.Thread(target=self._poll, name=f"torchdist-{self.run_id}", daemon=True).start()
 
     def _poll(self) -> None:
@@ -195,7 +209,7 @@ class RunHandle:
         self._last = update
         for line in update.reports.splitlines():
             self.series.add(decode_report(line))
-        self.output = update.output
+        self.output, self.output_total = update.output, update.output_total
         self.status = update.status
 
     def _tell(self) -> None:

@@ -1,0 +1,1 @@
+"""What a notebook sees: the magics, the run view, the form."""

@@ -1,0 +1,280 @@
+"""From the body of a cell to what is shipped: IPython's own lines rewritten, compiled once, its names found."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from IPython.core.error import UsageError
+from IPython.core.inputtransformer2 import TransformerManager
+
+from jupyter_torchdist.worker.cell import PROVIDED, cell_filename, compile_cell
+from jupyter_torchdist.worker.shell import LINE_MAGICS, SHELL_NAME
+
+#: a rank has its own
+_NEVER = frozenset({*PROVIDED, "__name__", "__file__", "__doc__", "__spec__", "__builtins__", "__loader__", "__package__"})
+
+
+@dataclass(frozen=True)
+class PreparedCell:
+    """``text`` as the user wrote it, ``code`` as it is compiled (same lines), the notebook names that it reads."""
+
+    text: str
+    code: str
+    label: str
+    names: tuple[str, ...]
+    entry: str | None
+
+
+def prepare(text: str, namespace: Mapping[str, Any]) -> PreparedCell:
+    """Raises ``UsageError``: a blank body, a syntax error with its line, a magic that has no meaning on a rank."""
+    if not text.strip():
+        raise UsageError("%%torchdist: the cell is empty. Write the training code below the first line.")
+    label = cell_filename(text)
+    code = _plain_python(text, label)
+    try:
+        compiled = compile_cell(code, label)
+    except SyntaxError as exc:
+        raise UsageError(_syntax(exc, text)) from exc
+    except ValueError as exc:  # NUL in the text
+        raise UsageError(f"%%torchdist: the cell can not be compiled: {exc}.") from exc
+    tree = ast.parse(code, label)
+    names = [n for n in reads(tree) if n in namespace and n not in _NEVER and not hasattr(builtins, n)]
+    shadowed = [n for n in reads(tree) if n in namespace and hasattr(builtins, n) and _is_users(namespace[n], n)]
+    return PreparedCell(text, code, label, tuple(names + shadowed), compiled.entry)
+
+
+def _is_users(value: Any, name: str) -> bool:
+    """A builtin's name that the notebook gave another meaning; not the ones that IPython provides."""
+    return value is not getattr(builtins, name) and name not in ("get_ipython", "display", "exit", "quit", "open")
+
+
+def _plain_python(text: str, label: str) -> str:
+    try:
+        ast.parse(text, label)
+    except SyntaxError as exc:
+        try:
+            changed = TransformerManager().transform_cell(text)
+            tree = ast.parse(changed, label)
+        except SyntaxError:
+            raise UsageError(_syntax(exc, text)) from exc
+        return _with_shell(changed, tree)
+    except ValueError as exc:
+        raise UsageError(f"%%torchdist: the cell can not be compiled: {exc}.") from exc
+    return text
+
+
+def _with_shell(changed: str, tree: ast.Module) -> str:
+    """Replaces ``get_ipython()`` by the rank's shell, after a look at what is asked of it."""
+    for node in ast.walk(tree):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+            continue
+        called = node.func.value
+        if not (isinstance(called, ast.Call) and isinstance(called.func, ast.Name) and called.func.id == "get_ipython"):
+            continue
+        method = node.func.attr
+        first = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else ""
+        if method == "run_line_magic" and first not in LINE_MAGICS:
+            raise UsageError(
+                f"%%torchdist: line {node.lineno}: %{first} has no meaning on a rank. "
+                f"There are {', '.join('%' + m for m in LINE_MAGICS)} and !shell; run it in a cell above."
+            )
+        if method not in ("run_line_magic", "system", "getoutput"):
+            raise UsageError(f"%%torchdist: line {node.lineno}: this IPython syntax has no meaning on a rank.")
+    return re.sub(r"\bget_ipython\(\)(?=\.(?:run_line_magic|system|getoutput)\()", SHELL_NAME, changed)
+
+
+def _syntax(exc: SyntaxError, text: str) -> str:
+    lines = text.splitlines()
+    number = exc.lineno or 1
+    line = lines[number - 1] if 0 < number <= len(lines) else ""
+    caret = f"\n    {' ' * (exc.offset - 1)}^" if exc.offset and line else ""
+    return f"%%torchdist: SyntaxError in line {number} of the cell: {exc.msg}\n    {line}{caret}"
+
+
+def reads(tree: ast.Module) -> list[str]:
+    """The global names that a module reads before it has surely bound them itself, in order.
+
+    A function's body counts when it may first be called: at the next statement that calls anything.
+    """
+    found: dict[str, None] = {}
+    bound: set[str] = set()
+    later: list[str] = []
+    for statement in tree.body:
+        scan = _Scan()
+        scan.visit(statement)
+        found.update(dict.fromkeys(n for n in scan.now if n not in bound))
+        later += scan.later
+        if scan.calls:
+            found.update(dict.fromkeys(n for n in later if n not in bound and n not in scan.own(statement)))
+            later = [n for n in later if n not in found]
+        bound |= _surely_bound(statement)
+    found.update(dict.fromkeys(n for n in later if n not in bound))
+    return list(found)
+
+
+def _surely_bound(statement: ast.stmt) -> set[str]:
+    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return {statement.name}
+    if isinstance(statement, (ast.Import, ast.ImportFrom)):
+        return {alias.asname or alias.name.split(".")[0] for alias in statement.names}
+    targets: list[ast.expr] = []
+    if isinstance(statement, ast.Assign):
+        targets = statement.targets
+    elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
+        targets = [statement.target]
+    elif isinstance(statement, (ast.With, ast.AsyncWith)):
+        inner = {name for s in statement.body for name in _surely_bound(s)}
+        targets = [item.optional_vars for item in statement.items if item.optional_vars is not None]
+        return inner | _stored(targets)
+    return _stored(targets)
+
+
+def _stored(targets: list[ast.expr]) -> set[str]:
+    return {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+
+
+class _Scan(ast.NodeVisitor):
+    """The global names that one top-level statement reads: ``now``, and ``later`` inside of functions."""
+
+    def __init__(self) -> None:
+        self.now: list[str] = []
+        self.later: list[str] = []
+        self.calls = False
+        self._scopes: list[set[str]] = []
+        self._depth = 0
+        self._bound_here: set[str] = set()
+
+    def own(self, statement: ast.stmt) -> set[str]:
+        """Names that the statement itself binds before anything in it can be called."""
+        return _surely_bound(statement) if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)) else set()
+
+    def visit_Name(self, node: ast.Name) -> None:
+        if isinstance(node.ctx, ast.Store):
+            if not self._scopes and not self._depth:
+                self._bound_here.add(node.id)
+            return
+        if any(node.id in scope for scope in self._scopes):
+            return
+        if self._depth:
+            self.later.append(node.id)
+        elif node.id not in self._bound_here:
+            self.now.append(node.id)
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        self.visit(node.value)
+        for target in node.targets:
+            self.visit(target)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        if isinstance(node.target, ast.Name):
+            self.visit(ast.copy_location(ast.Name(node.target.id, ast.Load()), node.target))
+        self.generic_visit(node)
+
+    def visit_For(self, node: ast.For | ast.AsyncFor) -> None:
+        self.visit(node.iter)
+        self.visit(node.target)
+        for statement in (*node.body, *node.orelse):
+            self.visit(statement)
+
+    visit_AsyncFor = visit_For
+
+    def visit_With(self, node: ast.With | ast.AsyncWith) -> None:
+        self.calls = True
+        self.generic_visit(node)
+
+    visit_AsyncWith = visit_With
+
+    def visit_Call(self, node: ast.Call) -> None:
+        self.calls = self.calls or not self._depth
+        self.generic_visit(node)
+
+    def visit_Await(self, node: ast.Await) -> None:
+        self.calls = self.calls or not self._depth
+        self.generic_visit(node)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        for part in (*node.decorator_list, *node.bases, *(k.value for k in node.keywords)):
+            self.visit(part)
+        self.calls = self.calls or bool(node.decorator_list)
+        # a class body reads its own names first, then the globals; its functions see the globals only
+        own: set[str] = set()
+        self._scopes.append(own)
+        for statement in node.body:
+            if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                self._scopes.remove(own)
+                self.visit(statement)
+                self._scopes.append(own)
+            else:
+                self.visit(statement)
+            own |= _surely_bound(statement)
+        self._scopes.pop()
+        if not self._scopes and not self._depth:
+            self._bound_here.add(node.name)
+
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> None:
+        arguments = node.args
+        for default in (*arguments.defaults, *(d for d in arguments.kw_defaults if d is not None)):
+            self.visit(default)
+        every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+        every += [a for a in (arguments.vararg, arguments.kwarg) if a is not None]
+        body = [node.body] if isinstance(node, ast.Lambda) else node.body
+        if not isinstance(node, ast.Lambda):
+            for part in (*node.decorator_list, *(a.annotation for a in every if a.annotation is not None)):
+                self.visit(part)
+            if node.returns is not None:
+                self.visit(node.returns)
+            self.calls = self.calls or bool(node.decorator_list and not self._depth)
+        local, global_names = _local_names(list(body))
+        self._scopes.append(({a.arg for a in every} | local) - global_names)
+        self._depth += 1
+        for part in body:
+            self.visit(part)
+        self._depth -= 1
+        self._scopes.pop()
+        if isinstance(node, ast.FunctionDef) and not self._scopes and not self._depth:
+            self._bound_here.add(node.name)
+
+    visit_FunctionDef = visit_AsyncFunctionDef = visit_Lambda = _function
+
+    def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp) -> None:
+        self.visit(node.generators[0].iter)
+        self._scopes.append(_stored([g.target for g in node.generators]))
+        for index, generator in enumerate(node.generators):
+            if index:
+                self.visit(generator.iter)
+            for condition in generator.ifs:
+                self.visit(condition)
+        for part in (node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,):
+            self.visit(part)
+        self._scopes.pop()
+
+    visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = _comprehension
+
+
+def _local_names(body: list[Any]) -> tuple[set[str], set[str]]:
+    """Names that a function binds, and those that it declares global."""
+    local: set[str] = set()
+    declared: set[str] = set()
+    queue = list(body)
+    while queue:
+        node = queue.pop()
+        if isinstance(node, ast.Global):
+            declared.update(node.names)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, (ast.Store, ast.Del)):
+            local.add(node.id)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            local.update(a.asname or a.name.split(".")[0] for a in node.names)
+        elif isinstance(node, ast.ExceptHandler) and node.name:
+            local.add(node.name)
+        elif isinstance(node, (ast.MatchAs, ast.MatchStar)) and node.name:
+            local.add(node.name)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            local.add(node.name)
+        elif not isinstance(node, ast.Lambda):
+            queue += ast.iter_child_nodes(node)
+    return local, declared
