@@ -115,6 +115,8 @@ def kill_descendants() -> None:
 def serve(sock: socket.socket) -> NoReturn:
     """The forkserver's loop: forks a keeper for each socket that it is sent; ends when its agent is gone."""
     os.setsid()
+    # the thread of Ray that started this process may have signals blocked, and a mask is inherited
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
     problems = preload.preload()
     children = _Children()
