@@ -155,13 +155,13 @@ def step(life: Life, event: Event) -> tuple[Life, tuple[Action, ...]]:
             return _ring(life, number)
         case Leased() if life.state is RunState.WAITING:
             return replace(life, state=RunState.STARTING), (Launch(),)
-        case Refused() if not life.launched:
+        case Refused() if not life.launched and life.state is not RunState.PUBLISHING:
             return replace(life, refused=True, failed=not life.stop, state=RunState.PUBLISHING), (Publish(),)
-        case Launched() if not life.launched:
+        case Launched() if life.state in (RunState.STARTING, RunState.STOPPING) and not life.launched:
             return _launched(life)
         case RankEntered() if life.state is RunState.STARTING:
             return replace(life, state=RunState.RUNNING), ()
-        case RankFailed():
+        case RankFailed() if life.state is not RunState.WAITING:
             return _fail(life)
     return life, ()
 
