@@ -6,6 +6,7 @@ forkserver ─ keeper of run A ─ rank 0, rank 1, the store        A keeper ado
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import pickle
@@ -20,7 +21,7 @@ import orjson
 
 from jupyter_torchdist.records import RankSpec
 from jupyter_torchdist.worker import preload
-from jupyter_torchdist.worker.rank import die_with_parent, run_rank
+from jupyter_torchdist.worker.rank import die_with_parent, name_process, run_rank
 
 _PR_SET_CHILD_SUBREAPER = 36
 _MAX_MESSAGE = 4096
@@ -115,6 +116,7 @@ def kill_descendants() -> None:
 def serve(sock: socket.socket) -> NoReturn:
     """The forkserver's loop: forks a keeper for each socket that it is sent; ends when its agent is gone."""
     os.setsid()
+    name_process("torchdist-fork")
     # the thread of Ray that started this process may have signals blocked, and a mask is inherited
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -125,23 +127,35 @@ def serve(sock: socket.socket) -> NoReturn:
     while True:
         ready, _, _ = select.select([sock, children.wake], [], [])
         children.reap()
+        _end_orphans(set(children.pids))
         if sock in ready:
             message, fds = receive(sock)
             if message is None:
-                kill_descendants()
+                # the keepers see the end of the agent too, and end what is below them
                 os._exit(0)
             pid = os.fork()
             if pid == 0:
                 children.forked()
                 sock.close()
                 _keep(socket.socket(fileno=fds[0]))
+            children.pids[pid] = "keeper"
             for fd in fds:
                 os.close(fd)
 
 
+def _end_orphans(keepers: set[int]) -> None:
+    """Ends what a keeper left that did not end by itself: it is adopted by this process."""
+    with open(f"/proc/{os.getpid()}/task/{os.getpid()}/children") as file:
+        orphans = [int(word) for word in file.read().split() if int(word) not in keepers]
+    for pid in orphans:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
 def _keep(sock: socket.socket) -> NoReturn:
     """The keeper's loop: starts, signals and buries the processes of one run; its end is theirs."""
-    die_with_parent(os.getppid())
+    # no signal at the parent's death: a keeper must outlive the forkserver long enough to end what is below it
+    name_process("torchdist-keep")
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
     children = _Children()
     while True:

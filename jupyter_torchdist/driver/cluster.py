@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jupyter_torchdist.config import setting
+from jupyter_torchdist.driver.guardian import Guardian
 from jupyter_torchdist.errors import ClusterError, ConfigError
 
 _log = logging.getLogger("jupyter_torchdist")
@@ -26,6 +27,7 @@ class Cluster:
     local: bool
     node_id: str
     coordinator: Any
+    guardian: Guardian | None = None
 
     def describe(self) -> str:
         """The line that says which cluster is used."""
@@ -108,7 +110,7 @@ def _connect(address: str | None) -> Cluster:
             f"the address {address} is Ray Client's; start the notebook on a node of the cluster and use its GCS "
             "address (host:6379) or 'auto'."
         )
-    local = False
+    local, guardian = False, None
     if not ray.is_initialized():
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "namespace": "torchdist"}
         if address and address != "local":
@@ -123,13 +125,40 @@ def _connect(address: str | None) -> Cluster:
                 _node_ip_address=_LOOPBACK,
                 **quiet,
             )
+            guardian = _guarded()
     else:
         local = "torchdist_slot" in ray.cluster_resources()
     node_id = ray.get_runtime_context().get_node_id()
     node = next(n for n in ray.nodes() if n["NodeID"] == node_id)
     coordinator = start_coordinator(node_id)
     ray.get(coordinator.warm.remote(node_id, node["NodeManagerAddress"]))
-    return Cluster(address or ray.get_runtime_context().gcs_address, local, node_id, coordinator)
+    return Cluster(address or ray.get_runtime_context().gcs_address, local, node_id, coordinator, guardian)
+
+
+def _guarded() -> Guardian:
+    """A guardian for everything that this process has below it now: the processes of the embedded cluster."""
+    import psutil
+
+    below = [process.pid for process in psutil.Process().children(recursive=True)]
+    guardian = Guardian()
+    guardian.guard(_of_ray(below))
+    return guardian
+
+
+def _of_ray(pids: list[int]) -> list[int]:
+    """Those that belong to Ray: a driver may have children of its own, which are not ours to end."""
+    import psutil
+
+    found = []
+    for pid in pids:
+        try:
+            process = psutil.Process(pid)
+            words = " ".join([process.name(), *process.cmdline()])
+        except psutil.Error:
+            continue
+        if "ray" in words:
+            found.append(pid)
+    return found
 
 
 def _disconnect(cluster: Cluster | None) -> None:
@@ -143,6 +172,8 @@ def _disconnect(cluster: Cluster | None) -> None:
         _log.debug("coordinator did not close: %s", exc)
     ray.kill(cluster.coordinator)
     ray.shutdown()
+    if cluster.guardian is not None:
+        cluster.guardian.close()
 
 
 _keeper = _Keeper()

@@ -16,7 +16,7 @@ from cloudpickle import cloudpickle as internals
 
 from jupyter_torchdist.errors import CaptureError
 from jupyter_torchdist.records import Captured, Payload
-from jupyter_torchdist.worker.payload import Head, main_namespace
+from jupyter_torchdist.worker.payload import Head, code_at, main_namespace
 
 _MAX_DEPTH = 4
 
@@ -53,8 +53,10 @@ class _Pickler(cloudpickle.Pickler):
             name = obj.__name__
             if self._namespace.get(name) is obj:
                 self.definitions[name] = obj
-            if isinstance(obj, FunctionType):
-                self.files.add(obj.__code__.co_filename)
+        elif isinstance(obj, CodeType):
+            # cloudpickle drops the file name, and with it the user's lines in a traceback
+            self.files.add(obj.co_filename)
+            return code_at, (obj.co_filename, *internals._code_reduce(obj)[1])
         elif isinstance(obj, ModuleType) and obj is sys.modules.get("__main__"):
             raise pickle.PicklingError("the module __main__ itself can not be shipped; name what you use of it")
         return super().reducer_override(obj)

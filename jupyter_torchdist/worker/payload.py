@@ -10,6 +10,7 @@ import struct
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import CodeType
 from typing import Any
 
 from jupyter_torchdist.records import Payload
@@ -44,6 +45,11 @@ class Shipment:
 def main_namespace() -> dict[str, Any]:
     """Stands for the notebook's globals in a pickle: on a rank its functions share one namespace, ``__main__``'s."""
     return sys.modules["__main__"].__dict__
+
+
+def code_at(filename: str, *parts: Any) -> CodeType:
+    """A code object from its parts, with the file that it was written in."""
+    return CodeType(*parts).replace(co_filename=filename)
 
 
 def lay_out(payload: Payload) -> int:

@@ -36,6 +36,7 @@ from jupyter_torchdist.worker.reporter import MetricsReporter
 from jupyter_torchdist.worker.shell import SHELL_NAME, CellShell
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -44,6 +45,11 @@ def die_with_parent(parent: int) -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def name_process(name: str) -> None:
+    """The name that ``ps`` and ``top`` show, at most 15 bytes."""
+    _libc.prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
 
 
 class Events:
@@ -192,6 +198,7 @@ def _leave(artifacts: Any) -> None:
 
 
 def _prepare_process(spec: RankSpec) -> None:
+    name_process(f"rank{spec.rank}-{spec.run_id[-6:]}")
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN if number == signal.SIGPIPE else signal.SIG_DFL)
@@ -218,4 +225,5 @@ def _prepare_process(spec: RankSpec) -> None:
     import random
 
     random.seed()
-    set_threads(max(1, spec.threads))
+    named = spec.env.get("OMP_NUM_THREADS", "").split(",")[0]
+    set_threads(int(named) if named.isdigit() and int(named) else spec.threads)
