@@ -19,6 +19,7 @@ from typing import Any
 
 import orjson
 
+from jupyter_torchdist.data.connector import set_world
 from jupyter_torchdist.records import ErrorRecord, RankPhase, RankSpec
 from jupyter_torchdist.worker.cell import (
     CompiledCell,
@@ -99,6 +100,7 @@ def run_rank(spec: RankSpec) -> int:
             dataset_map=shipment.dataset_map,
         )
         set_context(context)
+        set_world(spec.rank, spec.world_size)
         from jupyter_torchdist.worker import process_group
 
         group = process_group.prepare(spec)

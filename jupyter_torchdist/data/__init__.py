@@ -1,0 +1,1 @@
+"""Data for train functions: connectors, and shards of them."""

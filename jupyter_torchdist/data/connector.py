@@ -1,0 +1,166 @@
+"""``DataConnector`` and ``ShardedDataConnector`` over one in-memory Arrow table."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Self
+
+from jupyter_torchdist.errors import ConfigError, TorchdistError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+    from jupyter_torchdist.data.torch_dataset import TableDataset
+
+_world: tuple[int, int] | None = None
+
+
+def set_world(rank: int, world_size: int) -> None:
+    """Tells this process which shard is its own; a rank calls it at its start."""
+    global _world
+    _world = rank, world_size
+
+
+def _own_world() -> tuple[int, int]:
+    if _world is not None:
+        return _world
+    try:
+        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    except (KeyError, ValueError):
+        raise TorchdistError(
+            "get_shard() works inside a run only: outside of one there is no rank whose shard it could be."
+        ) from None
+
+
+class DataConnector:
+    """A table that a train function reads as torch batches, a frame or an Arrow table."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+
+    @classmethod
+    def from_dataframe(cls, df: Any) -> Self:
+        """From pandas, polars, an Arrow table, or anything with ``to_arrow``, ``toArrow`` or ``to_pandas``.
+
+        Raises ``ConfigError`` for anything else.
+        """
+        return cls(_as_table(df))
+
+    def __len__(self) -> int:
+        return int(self._table.num_rows)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self):,} rows; {', '.join(self._table.column_names)})"
+
+    def to_torch_dataset(
+        self, *, batch_size: int | None = None, shuffle: bool = False, drop_last_batch: bool = True
+    ) -> TableDataset:
+        """An iterable dataset of dicts in column order, a new one a batch.
+
+        With ``batch_size=k``: numbers are arrays of (k, 1), lists of width w (k, w), strings lists of k. Without:
+        (1,), (w,) and str. ``shuffle``: a new order each epoch, from torch's seed; not inside a DataLoader with
+        workers (``RuntimeError``). With n workers, worker i yields every n-th batch. Raises ``ConfigError``.
+        """
+        from jupyter_torchdist.data.torch_dataset import TableDataset
+
+        return TableDataset(self._table, batch_size, shuffle, drop_last_batch)
+
+    def to_torch_datapipe(
+        self, *, batch_size: int | None = None, shuffle: bool = False, drop_last_batch: bool = True
+    ) -> TableDataset:
+        """The same as ``to_torch_dataset``; the reference deprecates this name."""
+        warnings.warn("to_torch_datapipe is deprecated; use to_torch_dataset", DeprecationWarning, stacklevel=2)
+        return self.to_torch_dataset(batch_size=batch_size, shuffle=shuffle, drop_last_batch=drop_last_batch)
+
+    def to_dataloader(
+        self, *, batch_size: int | None = None, shuffle: bool = False, drop_last_batch: bool = True, **options: Any
+    ) -> Any:
+        """A ``torch.utils.data.DataLoader`` over ``to_torch_dataset``; ``options`` are the loader's."""
+        from torch.utils.data import DataLoader
+
+        if options.get("num_workers") and shuffle:
+            raise ConfigError("shuffle=True can not be used with num_workers; shuffle the table, or load without workers.")
+        data = self.to_torch_dataset(batch_size=batch_size, shuffle=shuffle, drop_last_batch=drop_last_batch)
+        return DataLoader(data, batch_size=None, **options)
+
+    def to_pandas(self, limit: int | None = None) -> pd.DataFrame:
+        """The table, or its first ``limit`` rows, as a frame."""
+        table = self._table if limit is None else self._table.slice(0, max(0, limit))
+        frame: pd.DataFrame = table.to_pandas()
+        return frame
+
+    def to_arrow(self) -> pa.Table:
+        """The table itself."""
+        return self._table
+
+
+class ShardedDataConnector(DataConnector):
+    """A table of which every rank reads its own part."""
+
+    def __init__(self, table: pa.Table, equal: bool = True) -> None:
+        super().__init__(table)
+        self._equal = equal
+
+    @classmethod
+    def from_dataframe(cls, df: Any, equal: bool = True) -> Self:
+        """As ``DataConnector.from_dataframe``.
+
+        ``equal=True``: every shard has the same number of rows and the remainder is left out, so that no rank waits
+        for a batch that another does not have. ``equal=False``: sizes differ by at most one row, nothing is left out.
+        """
+        return cls(_as_table(df), equal)
+
+    def get_shard(self) -> DataConnector:
+        """The part of this rank. Raises ``RuntimeError`` outside a run, ``ConfigError`` for too few rows."""
+        rank, world = _own_world()
+        start, length = shard_bounds(len(self), rank, world, self._equal)
+        return DataConnector(self._table.slice(start, length))
+
+
+def shard_bounds(rows: int, rank: int, world: int, equal: bool) -> tuple[int, int]:
+    """(first row, number of rows) of a rank's shard. Raises ``ConfigError`` when equal shards would be empty."""
+    each, rest = divmod(rows, world)
+    if equal:
+        if rows and not each:
+            raise ConfigError(
+                f"{rows} rows can not be shared equally by {world} ranks; use equal=False or fewer workers."
+            )
+        return rank * each, each
+    return rank * each + min(rank, rest), each + (rank < rest)
+
+
+def _as_table(df: Any) -> pa.Table:
+    import pyarrow as pa
+
+    if isinstance(df, DataConnector):
+        return df.to_arrow()
+    for candidate in _forms(df):
+        if isinstance(candidate, pa.Table):
+            return candidate.combine_chunks()
+        if isinstance(candidate, pa.RecordBatch):
+            return pa.Table.from_batches([candidate])
+        if type(candidate).__module__.startswith("pandas") and hasattr(candidate, "columns"):
+            return _from_pandas(candidate)
+    raise ConfigError(
+        f"a {type(df).__name__} is no table: give a pandas or polars frame, an Arrow table, or something with to_pandas()."
+    )
+
+
+def _forms(df: Any) -> Iterator[Any]:
+    yield df
+    for name in ("to_arrow", "toArrow", "to_pandas"):
+        if callable(method := getattr(df, name, None)):
+            yield method()
+
+
+def _from_pandas(frame: Any) -> pa.Table:
+    import pyarrow as pa
+
+    try:
+        table = pa.Table.from_pandas(frame, preserve_index=False)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as exc:
+        raise ConfigError(f"the frame can not become a table: {'; '.join(map(str, exc.args))}.") from exc
+    return table.replace_schema_metadata(None).combine_chunks()

@@ -1,0 +1,20 @@
+"""The Jupyter server extension."""
+
+from __future__ import annotations
+
+from jupyter_server.extension.application import ExtensionApp
+
+from jupyter_torchdist.server.handlers import RunsHandler
+
+API = "jupyter-torchdist/api"
+
+
+class TorchdistApp(ExtensionApp):  # type: ignore[misc]
+    """Serves the runs of stages below the server's root folder."""
+
+    name = "jupyter_torchdist"
+    extension_url = f"/{API}"
+
+    def initialize_handlers(self) -> None:
+        """The route table."""
+        self.handlers.append((rf"/{API}/runs", RunsHandler))
