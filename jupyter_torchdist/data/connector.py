@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from jupyter_torchdist.errors import ConfigError, TorchdistError
@@ -58,7 +60,7 @@ class DataConnector:
     def to_torch_dataset(
         self, *, batch_size: int | None = None, shuffle: bool = False, drop_last_batch: bool = True
     ) -> TableDataset:
-        """An iterable dataset of dicts in column order, a new one a batch.
+        """Return an iterable dataset of dicts in column order, a new one a batch.
 
         With ``batch_size=k``: numbers are arrays of (k, 1), lists of width w (k, w), strings lists of k. Without:
         (1,), (w,) and str. ``shuffle``: a new order each epoch, from torch's seed; not inside a DataLoader with
@@ -71,29 +73,35 @@ class DataConnector:
     def to_torch_datapipe(
         self, *, batch_size: int | None = None, shuffle: bool = False, drop_last_batch: bool = True
     ) -> TableDataset:
-        """The same as ``to_torch_dataset``; the reference deprecates this name."""
+        """Do the same as ``to_torch_dataset``; the reference deprecates this name."""
         warnings.warn("to_torch_datapipe is deprecated; use to_torch_dataset", DeprecationWarning, stacklevel=2)
         return self.to_torch_dataset(batch_size=batch_size, shuffle=shuffle, drop_last_batch=drop_last_batch)
 
     def to_dataloader(
         self, *, batch_size: int | None = None, shuffle: bool = False, drop_last_batch: bool = True, **options: Any
     ) -> Any:
-        """A ``torch.utils.data.DataLoader`` over ``to_torch_dataset``; ``options`` are the loader's."""
-        from torch.utils.data import DataLoader
+        """Return a ``torch.utils.data.DataLoader`` over ``to_torch_dataset``; ``options`` are the loader's.
 
-        if options.get("num_workers") and shuffle:
-            raise ConfigError("shuffle=True can not be used with num_workers; shuffle the table, or load without workers.")
+        The loader makes tensors of the arrays, of the same shapes. Raises ``ConfigError`` for ``shuffle`` with
+        ``num_workers``.
+        """
+        from jupyter_torchdist.data.torch_dataset import data_loader
+
+        if (workers := options.get("num_workers")) and shuffle:
+            raise ConfigError(
+                f"shuffle=True can not be used with num_workers={workers}; shuffle the table, or load without workers."
+            )
         data = self.to_torch_dataset(batch_size=batch_size, shuffle=shuffle, drop_last_batch=drop_last_batch)
-        return DataLoader(data, batch_size=None, **options)
+        return data_loader(data, options)
 
     def to_pandas(self, limit: int | None = None) -> pd.DataFrame:
-        """The table, or its first ``limit`` rows, as a frame."""
+        """Return the table, or its first ``limit`` rows, as a frame."""
         table = self._table if limit is None else self._table.slice(0, max(0, limit))
         frame: pd.DataFrame = table.to_pandas()
         return frame
 
     def to_arrow(self) -> pa.Table:
-        """The table itself."""
+        """Return the table itself."""
         return self._table
 
 
@@ -114,7 +122,7 @@ class ShardedDataConnector(DataConnector):
         return cls(_as_table(df), equal)
 
     def get_shard(self) -> DataConnector:
-        """The part of this rank. Raises ``RuntimeError`` outside a run, ``ConfigError`` for too few rows."""
+        """Return the part of this rank. Raises ``RuntimeError`` outside a run, ``ConfigError`` for too few rows."""
         rank, world = _own_world()
         start, length = shard_bounds(len(self), rank, world, self._equal)
         return DataConnector(self._table.slice(start, length))
@@ -124,7 +132,7 @@ def shard_bounds(rows: int, rank: int, world: int, equal: bool) -> tuple[int, in
     """(first row, number of rows) of a rank's shard. Raises ``ConfigError`` when equal shards would be empty."""
     each, rest = divmod(rows, world)
     if equal:
-        if rows and not each:
+        if not each:
             raise ConfigError(
                 f"{rows} rows can not be shared equally by {world} ranks; use equal=False or fewer workers."
             )
@@ -138,14 +146,16 @@ def _as_table(df: Any) -> pa.Table:
     if isinstance(df, DataConnector):
         return df.to_arrow()
     for candidate in _forms(df):
-        if isinstance(candidate, pa.Table):
-            return candidate.combine_chunks()
         if isinstance(candidate, pa.RecordBatch):
-            return pa.Table.from_batches([candidate])
-        if type(candidate).__module__.startswith("pandas") and hasattr(candidate, "columns"):
+            candidate = pa.Table.from_batches([candidate])
+        if isinstance(candidate, pa.Table):
+            _check_names(candidate.column_names)
+            return candidate.combine_chunks()
+        if _is_pandas(candidate):
             return _from_pandas(candidate)
     raise ConfigError(
-        f"a {type(df).__name__} is no table: give a pandas or polars frame, an Arrow table, or something with to_pandas()."
+        f"a {type(df).__name__} is no table: give a pandas or polars frame, an Arrow table, "
+        "or something with to_pandas()."
     )
 
 
@@ -156,11 +166,26 @@ def _forms(df: Any) -> Iterator[Any]:
             yield method()
 
 
+def _is_pandas(candidate: Any) -> bool:
+    # whoever holds a frame has loaded pandas: nobody else shall pay for its import
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and isinstance(candidate, pandas.DataFrame)
+
+
+def _check_names(names: Sequence[str]) -> None:
+    twice = sorted({name for name, count in Counter(names).items() if count > 1})
+    if twice:
+        raise ConfigError(
+            f"{len(names)} columns, but {', '.join(map(repr, twice))} more than once; give each column its own name."
+        )
+
+
 def _from_pandas(frame: Any) -> pa.Table:
     import pyarrow as pa
 
+    _check_names([str(name) for name in frame.columns])
     try:
         table = pa.Table.from_pandas(frame, preserve_index=False)
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as exc:
+    except (pa.ArrowException, ValueError) as exc:
         raise ConfigError(f"the frame can not become a table: {'; '.join(map(str, exc.args))}.") from exc
     return table.replace_schema_metadata(None).combine_chunks()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from array import array
 from collections.abc import Iterator
 
@@ -12,11 +13,16 @@ from jupyter_torchdist.records import Report, SeriesDelta
 MAX_POSITIONS = 16
 MAX_SERIES = 256
 _MAX_POINTS = 1000
+#: newest points sent beside the taken ones before all is sent anew
+_MAX_EXTRA = 250
 _GAP = math.nan
 
 
 class Series:
-    """At most 1,000 points: when they are too many every second is dropped and later ones are taken half as often."""
+    """At most 1,000 points: when they are too many every second is dropped and later ones are taken half as often.
+
+    One thread adds while another one draws.
+    """
 
     def __init__(self, key: str) -> None:
         self.key = key
@@ -26,10 +32,17 @@ class Series:
         self._skipped = 0
         self._last: tuple[float, float] | None = None
         self._sent = 0
+        self._sent_last: tuple[float, float] | None = None
+        self._extra = 0
         self._reset = True
+        self._lock = threading.RLock()
 
     def add(self, step: float, value: float) -> None:
         """Takes a point; a step that is not larger than the one before begins a new segment."""
+        with self._lock:
+            self._add(step, value)
+
+    def _add(self, step: float, value: float) -> None:
         back = self._last is not None and step <= self._last[0]
         self._last = (step, value)
         if back:
@@ -55,6 +68,10 @@ class Series:
 
     def points(self) -> tuple[array[float], array[float]]:
         """All points, the very last one too."""
+        with self._lock:
+            return self._points()
+
+    def _points(self) -> tuple[array[float], array[float]]:
         steps, values = self.steps[:], self.values[:]
         if self._last is not None and (not steps or steps[-1] != self._last[0]):
             steps.append(self._last[0])
@@ -62,18 +79,20 @@ class Series:
         return steps, values
 
     def delta(self, everything: bool = False) -> SeriesDelta | None:
-        """What is new since the last call; None when nothing is."""
-        if everything:
-            steps, values = self.points()
-            return SeriesDelta(self.key, 0, True, steps.tobytes(), values.tobytes())
-        start = 0 if self._reset else self._sent
-        if start == len(self.steps) and not self._reset:
+        """What is new since the last call, the very last point too; None when nothing is."""
+        with self._lock:
+            return self._delta(everything)
+
+    def _delta(self, everything: bool) -> SeriesDelta | None:
+        reset = everything or self._reset or self._extra >= _MAX_EXTRA
+        start = 0 if reset else self._sent
+        if not reset and self._last == self._sent_last and start == len(self.steps):
             return None
-        found = SeriesDelta(
-            self.key, 0, self._reset, self.steps[start:].tobytes(), self.values[start:].tobytes()
-        )
-        self._sent, self._reset = len(self.steps), False
-        return found
+        steps, values = self.points()
+        self._extra = 0 if reset else self._extra
+        self._extra += len(steps) > len(self.steps)
+        self._sent, self._sent_last, self._reset = len(self.steps), self._last, False
+        return SeriesDelta(self.key, 0, reset, steps[start:].tobytes(), values[start:].tobytes())
 
 
 class SeriesTable:
@@ -101,10 +120,10 @@ class SeriesTable:
         series.add(float(step), value)
 
     def deltas(self, everything: bool = False) -> list[SeriesDelta]:
-        return [d for d in (s.delta(everything) for s in self._series.values()) if d is not None]
+        return [d for d in (s.delta(everything) for s in self) if d is not None]
 
     def __iter__(self) -> Iterator[Series]:
-        return iter(self._series.values())
+        return iter(list(self._series.values()))
 
     def __len__(self) -> int:
         return len(self._series)

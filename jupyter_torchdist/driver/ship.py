@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+import functools
 import linecache
 import pickle
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import cloudpickle
@@ -16,7 +17,8 @@ from cloudpickle import cloudpickle as internals
 
 from jupyter_torchdist.errors import CaptureError
 from jupyter_torchdist.records import Captured, Payload
-from jupyter_torchdist.worker.payload import Head, code_at, main_namespace
+from jupyter_torchdist.worker.payload import Head, cached_again, code_at, main_namespace
+from jupyter_torchdist.worker.pickler import Pickler
 
 _MAX_DEPTH = 4
 
@@ -36,14 +38,15 @@ class _MainGlobals(dict[str, Any]):
         return main_namespace, ()
 
 
-class _Pickler(cloudpickle.Pickler):
+class _Pickler(Pickler):
     """cloudpickle, with the functions of the notebook sharing one namespace, and their definitions noted."""
 
     def __init__(self, file: io.BytesIO, buffers: list[Any], namespace: dict[str, Any]) -> None:
         super().__init__(file, protocol=5, buffer_callback=buffers.append)
         self._namespace = namespace
         self.definitions: dict[str, Any] = {}
-        self.files: set[str] = set()
+        #: file name → the lines (first, last) of each code object that is shipped
+        self.files: dict[str, list[tuple[int, int]]] = {}
         shared = _MainGlobals()
         shared["__name__"] = "__main__"  # cloudpickle fills a dict that is empty
         self.globals_ref[id(namespace)] = shared
@@ -55,8 +58,12 @@ class _Pickler(cloudpickle.Pickler):
                 self.definitions[name] = obj
         elif isinstance(obj, CodeType):
             # cloudpickle drops the file name, and with it the user's lines in a traceback
-            self.files.add(obj.co_filename)
+            ends = [end for _, end, _, _ in obj.co_positions() if end is not None]
+            self.files.setdefault(obj.co_filename, []).append((obj.co_firstlineno, max(ends, default=0)))
             return code_at, (obj.co_filename, *internals._code_reduce(obj)[1])
+        elif isinstance(obj, functools._lru_cache_wrapper) and not internals._should_pickle_by_reference(obj.__wrapped__):
+            # its own pickle is its name, which a rank does not know yet
+            return cached_again, (obj.__wrapped__, obj.cache_parameters())
         elif isinstance(obj, ModuleType) and obj is sys.modules.get("__main__"):
             raise pickle.PicklingError("the module __main__ itself can not be shipped; name what you use of it")
         return super().reducer_override(obj)
@@ -99,7 +106,7 @@ def _dump_data(pickler: _Pickler, data: Mapping[str, Any] | None, body: io.Bytes
     except CaptureError as exc:
         for name, value in (data or {}).items():
             try:
-                cloudpickle.dumps(value, protocol=5, buffer_callback=lambda _: None)
+                _Pickler(io.BytesIO(), [], {}).dump(value)
             except Exception as cause:  # noqa: BLE001
                 raise CaptureError(_problem(f"dataset_map[{name!r}]", value, cause), (name,)) from exc
         raise
@@ -128,7 +135,7 @@ def culprit(value: Any, path: str = "", depth: int = 0) -> str:
     """Where inside ``value`` the thing is that can not be pickled, e.g. ``['lock'] (a lock)``; "" when unknown."""
     for step, inner in _parts(value) if depth < _MAX_DEPTH else ():
         try:
-            cloudpickle.dumps(inner)
+            _Pickler(io.BytesIO(), [], {}).dump(inner)
         except Exception:  # noqa: BLE001
             return culprit(inner, path + step, depth + 1) or f"{path + step} (a {_type_name(inner)})"
     return ""
@@ -143,7 +150,14 @@ def _parts(value: Any) -> list[tuple[str, Any]]:
         cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=False)
         closure = [(f" its closure variable {name!r}", cell.cell_contents) for name, cell in cells]
         used = [name for name in code_names(value.__code__) if name in value.__globals__]
+        closure += [(f" its default {index}", inner) for index, inner in enumerate(value.__defaults__ or ())]
+        closure += [(f" its default {name!r}", inner) for name, inner in (value.__kwdefaults__ or {}).items()]
         return closure + [(f" its global {name!r}", value.__globals__[name]) for name in used]
+    if isinstance(value, MethodType):
+        return [(" its object", value.__self__), (" its function", value.__func__)]
+    if isinstance(value, functools.partial):
+        arguments = [(f" its argument {index}", inner) for index, inner in enumerate(value.args)]
+        return [*arguments, *((f" its argument {k!r}", v) for k, v in value.keywords.items()), (" its function", value.func)]
     return [(f".{name}", inner) for name, inner in list(getattr(value, "__dict__", {}).items())[:200]]
 
 
@@ -176,13 +190,19 @@ def _own_functions(value: Any) -> list[FunctionType]:
     return []
 
 
-def _sources(files: set[str], places: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """The text of the notebook cells that shipped functions come from; files on a disk speak for themselves."""
+def _sources(
+    files: Mapping[str, list[tuple[int, int]]], places: dict[str, str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The lines of shipped functions in their notebook cells; files on a disk speak for themselves.
+
+    The other lines of such a cell are left blank: what they say, a password perhaps, is not used by the run.
+    """
     sources = {}
-    for name in files:
+    for name, ranges in files.items():
         entry = linecache.cache.get(name)
         if entry is not None and len(entry) == 4 and entry[1] is None:
-            sources[name] = "".join(entry[2])
+            used = {number for first, last in ranges for number in range(first, last + 1)}
+            sources[name] = "".join(line if i in used else "\n" for i, line in enumerate(entry[2], 1))
     return sources, {name: places.get(name, name) for name in {*sources, *places}}
 
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import ast
 import builtins
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from IPython.core.error import UsageError
 from IPython.core.inputtransformer2 import TransformerManager
 
-from jupyter_torchdist.worker.cell import PROVIDED, cell_filename, compile_cell
-from jupyter_torchdist.worker.shell import LINE_MAGICS, SHELL_NAME
+from jupyter_torchdist.worker.cell import PROVIDED, cell_filename, compile_cell, source_lines
+from jupyter_torchdist.worker.shell import LINE_MAGICS, SHELL_NAME, shell_names
 
 #: a rank has its own
 _NEVER = frozenset({*PROVIDED, "__name__", "__file__", "__doc__", "__spec__", "__builtins__", "__loader__", "__package__"})
@@ -44,6 +43,8 @@ def prepare(text: str, namespace: Mapping[str, Any]) -> PreparedCell:
         raise UsageError(f"%%torchdist: the cell can not be compiled: {exc}.") from exc
     tree = ast.parse(code, label)
     names = [n for n in reads(tree) if n in namespace and n not in _NEVER and not hasattr(builtins, n)]
+    # IPython hides Python's exit and quit behind its own
+    names = [n for n in names if not (n in ("exit", "quit") and type(namespace[n]).__module__.startswith("IPython"))]
     shadowed = [n for n in reads(tree) if n in namespace and hasattr(builtins, n) and _is_users(namespace[n], n)]
     return PreparedCell(text, code, label, tuple(names + shadowed), compiled.entry)
 
@@ -55,21 +56,39 @@ def _is_users(value: Any, name: str) -> bool:
 
 def _plain_python(text: str, label: str) -> str:
     try:
-        ast.parse(text, label)
+        return _with_shell(text, ast.parse(text, label))
     except SyntaxError as exc:
         try:
-            changed = TransformerManager().transform_cell(text)
+            changed = _transformed(text)
             tree = ast.parse(changed, label)
         except SyntaxError:
             raise UsageError(_syntax(exc, text)) from exc
         return _with_shell(changed, tree)
     except ValueError as exc:
         raise UsageError(f"%%torchdist: the cell can not be compiled: {exc}.") from exc
-    return text
 
 
-def _with_shell(changed: str, tree: ast.Module) -> str:
+class _SameLines(TransformerManager):  # type: ignore[misc]
+    """IPython's transformations; a line that was continued leaves blank ones, so that line numbers stay."""
+
+    def do_one_token_transform(self, lines: list[str]) -> tuple[bool, list[str]]:
+        changed, new = super().do_one_token_transform(lines)
+        if changed and len(new) < len(lines):
+            at = next((i for i, (a, b) in enumerate(zip(lines, new, strict=False)) if a != b), len(new) - 1)
+            new = [*new[: at + 1], *(["\n"] * (len(lines) - len(new))), *new[at + 1 :]]
+        return changed, new
+
+
+def _transformed(text: str) -> str:
+    lines = source_lines(text)
+    blank = next(i for i, line in enumerate(lines) if line.strip())
+    return "\n" * blank + str(_SameLines().transform_cell("".join(lines[blank:])))
+
+
+def _with_shell(text: str, tree: ast.Module) -> str:
     """Replaces ``get_ipython()`` by the rank's shell, after a look at what is asked of it."""
+    lines = [line.encode("utf-8", "surrogatepass") for line in source_lines(text)]
+    calls = []
     for node in ast.walk(tree):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
             continue
@@ -83,13 +102,17 @@ def _with_shell(changed: str, tree: ast.Module) -> str:
                 f"%%torchdist: line {node.lineno}: %{first} has no meaning on a rank. "
                 f"There are {', '.join('%' + m for m in LINE_MAGICS)} and !shell; run it in a cell above."
             )
-        if method not in ("run_line_magic", "system", "getoutput"):
-            raise UsageError(f"%%torchdist: line {node.lineno}: this IPython syntax has no meaning on a rank.")
-    return re.sub(r"\bget_ipython\(\)(?=\.(?:run_line_magic|system|getoutput)\()", SHELL_NAME, changed)
+        if method == "run_cell_magic":
+            raise UsageError(f"%%torchdist: line {node.lineno}: %%{first} has no meaning on a rank.")
+        if method in ("run_line_magic", "system", "getoutput") and called.lineno == called.end_lineno:
+            calls.append((called.lineno - 1, called.col_offset, called.end_col_offset))
+    for line, start, end in sorted(calls, reverse=True):
+        lines[line] = lines[line][:start] + SHELL_NAME.encode() + lines[line][end:]
+    return b"".join(lines).decode("utf-8", "surrogatepass") if calls else text
 
 
 def _syntax(exc: SyntaxError, text: str) -> str:
-    lines = text.splitlines()
+    lines = [line.rstrip("\r\n") for line in source_lines(text)]
     number = exc.lineno or 1
     line = lines[number - 1] if 0 < number <= len(lines) else ""
     caret = f"\n    {' ' * (exc.offset - 1)}^" if exc.offset and line else ""
@@ -112,7 +135,7 @@ def reads(tree: ast.Module) -> list[str]:
         if scan.calls:
             found.update(dict.fromkeys(n for n in later if n not in bound and n not in scan.own(statement)))
             later = [n for n in later if n not in found]
-        bound |= _surely_bound(statement)
+        bound |= _surely_bound(statement) | scan.bound
     found.update(dict.fromkeys(n for n in later if n not in bound))
     return list(found)
 
@@ -139,7 +162,10 @@ def _stored(targets: list[ast.expr]) -> set[str]:
 
 
 class _Scan(ast.NodeVisitor):
-    """The global names that one top-level statement reads: ``now``, and ``later`` inside of functions."""
+    """The global names that one top-level statement reads: ``now``, and ``later`` inside of functions.
+
+    ``bound`` are those that it has surely bound itself until now, whichever branches were taken.
+    """
 
     def __init__(self) -> None:
         self.now: list[str] = []
@@ -147,7 +173,7 @@ class _Scan(ast.NodeVisitor):
         self.calls = False
         self._scopes: list[set[str]] = []
         self._depth = 0
-        self._bound_here: set[str] = set()
+        self.bound: set[str] = set()
 
     def own(self, statement: ast.stmt) -> set[str]:
         """Names that the statement itself binds before anything in it can be called."""
@@ -155,15 +181,66 @@ class _Scan(ast.NodeVisitor):
 
     def visit_Name(self, node: ast.Name) -> None:
         if isinstance(node.ctx, ast.Store):
-            if not self._scopes and not self._depth:
-                self._bound_here.add(node.id)
+            self._bind(node.id)
             return
         if any(node.id in scope for scope in self._scopes):
             return
         if self._depth:
             self.later.append(node.id)
-        elif node.id not in self._bound_here:
+        elif node.id not in self.bound:
             self.now.append(node.id)
+
+    def _bind(self, name: str | None) -> None:
+        if name is not None and not self._scopes and not self._depth:
+            self.bound.add(name)
+
+    def _branch(self, nodes: Sequence[ast.AST], *names: str | None) -> set[str]:
+        """Visits what may not run, with ``names`` bound; what is bound at its end."""
+        before = set(self.bound)
+        for name in names:
+            self._bind(name)
+        for node in nodes:
+            self.visit(node)
+        after, self.bound = self.bound, before
+        return after
+
+    def visit_If(self, node: ast.If | ast.IfExp) -> None:
+        self.visit(node.test)
+        parts = [node.body, node.orelse]
+        body, orelse = (self._branch(part if isinstance(part, list) else [part]) for part in parts)
+        self.bound |= body & orelse
+
+    visit_IfExp = visit_If
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> None:
+        self.visit(node.values[0])
+        self._branch(node.values[1:])
+
+    def visit_While(self, node: ast.While) -> None:
+        self.visit(node.test)
+        self._branch(node.body)
+        self._branch(node.orelse)
+
+    def visit_Try(self, node: ast.Try | ast.TryStar) -> None:
+        ends = [self._branch([*node.body, *node.orelse])]
+        ends += [self._branch([*([h.type] if h.type else []), *h.body], h.name) for h in node.handlers]
+        for statement in node.finalbody:
+            self.visit(statement)
+        self.bound |= set.intersection(*ends)
+
+    visit_TryStar = visit_Try  # noqa: N815  ast's name
+
+    def visit_Match(self, node: ast.Match) -> None:
+        self.visit(node.subject)
+        for case in node.cases:
+            names = [getattr(n, "name", getattr(n, "rest", None)) for n in ast.walk(case.pattern)]
+            self._branch([case.pattern, *([case.guard] if case.guard else []), *case.body], *names)
+
+    def visit_Import(self, node: ast.Import | ast.ImportFrom) -> None:
+        for alias in node.names:
+            self._bind(alias.asname or alias.name.split(".")[0])
+
+    visit_ImportFrom = visit_Import
 
     def visit_Assign(self, node: ast.Assign) -> None:
         self.visit(node.value)
@@ -177,9 +254,8 @@ class _Scan(ast.NodeVisitor):
 
     def visit_For(self, node: ast.For | ast.AsyncFor) -> None:
         self.visit(node.iter)
-        self.visit(node.target)
-        for statement in (*node.body, *node.orelse):
-            self.visit(statement)
+        self._branch([node.target, *node.body])
+        self._branch(node.orelse)
 
     visit_AsyncFor = visit_For
 
@@ -191,7 +267,17 @@ class _Scan(ast.NodeVisitor):
 
     def visit_Call(self, node: ast.Call) -> None:
         self.calls = self.calls or not self._depth
+        if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
+            if node.func.value.id == SHELL_NAME and isinstance(node.args[-1], ast.Constant):
+                self._shell_line(str(node.args[-1].value))
         self.generic_visit(node)
+
+    def _shell_line(self, text: str) -> None:
+        for expression in shell_names(text):
+            try:
+                self.visit(ast.parse(expression.strip(), mode="eval").body)
+            except SyntaxError:  # braces of the shell's own
+                continue
 
     def visit_Await(self, node: ast.Await) -> None:
         self.calls = self.calls or not self._depth
@@ -213,8 +299,7 @@ class _Scan(ast.NodeVisitor):
                 self.visit(statement)
             own |= _surely_bound(statement)
         self._scopes.pop()
-        if not self._scopes and not self._depth:
-            self._bound_here.add(node.name)
+        self._bind(node.name)
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> None:
         arguments = node.args
@@ -236,8 +321,8 @@ class _Scan(ast.NodeVisitor):
             self.visit(part)
         self._depth -= 1
         self._scopes.pop()
-        if isinstance(node, ast.FunctionDef) and not self._scopes and not self._depth:
-            self._bound_here.add(node.name)
+        if not isinstance(node, ast.Lambda):
+            self._bind(node.name)
 
     visit_FunctionDef = visit_AsyncFunctionDef = visit_Lambda = _function
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 from typing import Any
 
+from IPython.core.inputtransformer2 import make_tokens_by_line
 
 from jupyter_torchdist.driver import cluster, host
 from jupyter_torchdist.notebook.magics import TorchdistMagics
@@ -39,8 +41,18 @@ def first_line(lines: list[str]) -> list[str]:
     if found is None:
         return lines
     if any(line.strip() for line in lines[:found]) and not lines[0].startswith("%%"):
+        if _in_a_string(lines, found):
+            return lines
         message = f"{_MAGIC} must be the first line of its cell; move what stands above it into the body or another cell."
         return [f"raise __import__('IPython.core.error', fromlist=['x']).UsageError({message!r})\n"]
     return lines[found:]
 
 
+def _in_a_string(lines: list[str], number: int) -> bool:
+    """Whether a token that began in a line above reaches over the line."""
+    try:
+        ast.parse("".join(lines))
+    except (SyntaxError, ValueError):
+        tokens = (token for line in make_tokens_by_line(lines) for token in line)
+        return any(token.start[0] <= number < token.end[0] for token in tokens)
+    return True  # a line that begins with %% is Python inside of a string only

@@ -81,6 +81,8 @@ def parser() -> argparse.ArgumentParser:
 
 def parse(line: str) -> CellOptions | None:
     """The options of a line, None when help is asked for. Raises ``UsageError``, whatever the line holds."""
+    if any("\ud800" <= character <= "\udfff" for character in line):
+        raise UsageError(f"%%torchdist: {line.strip()!r} has half of a surrogate pair, which no file can hold. Remove it.")
     try:
         words = shlex.split(line)
     except ValueError as exc:
@@ -178,6 +180,8 @@ def literal(text: str) -> Any:
     """``0.1`` → a number, ``[1, 2]`` → a list, ``true`` → True; anything else stays text."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
+    if text in ("inf", "-inf", "nan"):  # how Python writes them
+        return float(text)
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):

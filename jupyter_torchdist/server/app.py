@@ -9,12 +9,12 @@ from jupyter_torchdist.server.handlers import RunsHandler
 API = "jupyter-torchdist/api"
 
 
-class TorchdistApp(ExtensionApp):  # type: ignore[misc]
+class TorchdistApp(ExtensionApp):
     """Serves the runs of stages below the server's root folder."""
 
     name = "jupyter_torchdist"
     extension_url = f"/{API}"
 
     def initialize_handlers(self) -> None:
-        """The route table."""
+        """Fill the route table."""
         self.handlers.append((rf"/{API}/runs", RunsHandler))

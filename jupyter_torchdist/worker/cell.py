@@ -8,6 +8,7 @@ import builtins
 import hashlib
 import inspect
 import linecache
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -94,6 +95,10 @@ def _top_level(tree: ast.Module, kind: type[ast.AST]) -> list[ast.AST]:
 
 def _compile_wrapped(tree: ast.Module, filename: str) -> CodeType:
     """A body with a ``return`` is the code of a function whose names are all global: nothing else changes."""
+    for node in (*_top_level(tree, ast.Yield), *_top_level(tree, ast.YieldFrom)):
+        assert isinstance(node, ast.expr)
+        where = (filename, node.lineno, node.col_offset + 1, None, node.end_lineno, (node.end_col_offset or 0) + 1)
+        raise SyntaxError("'yield' outside function", where)
     future = [s for s in tree.body if isinstance(s, ast.ImportFrom) and s.module == "__future__"]
     body: list[ast.stmt] = [_GlobalForm().visit(s) for s in tree.body if s not in future]
     is_async = any(_top_level(tree, kind) for kind in (ast.Await, ast.AsyncFor, ast.AsyncWith))
@@ -105,7 +110,8 @@ def _compile_wrapped(tree: ast.Module, filename: str) -> CodeType:
     function = make(name=_WRAPPER, args=no_arguments, body=body, decorator_list=[])  # type: ignore[call-overload]
     module = ast.fix_missing_locations(ast.Module([*future, function], []))
     code = compile(module, filename, "exec", dont_inherit=True)
-    return next(c for c in code.co_consts if isinstance(c, CodeType) and c.co_name == _WRAPPER)
+    wrapper = next(c for c in code.co_consts if isinstance(c, CodeType) and c.co_name == _WRAPPER)
+    return wrapper.replace(co_name="<module>", co_qualname="<module>")
 
 
 class _GlobalForm(ast.NodeTransformer):
@@ -174,7 +180,12 @@ def new_main(filename: str, source: str | None) -> ModuleType:
 
 def remember_source(filename: str, source: str) -> None:
     """Gives tracebacks and ``inspect`` the text of a file that is on no disk; without a time it is never re-read."""
-    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    linecache.cache[filename] = (len(source), None, source_lines(source), filename)
+
+
+def source_lines(source: str) -> list[str]:
+    """The lines as Python counts them: a form feed and the separators of Unicode end none."""
+    return re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", source)
 
 
 def run_cell(cell: CompiledCell, main: ModuleType, provided: Mapping[str, Any], hyper_params: Any) -> Any:

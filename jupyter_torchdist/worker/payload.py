@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import mmap
 import os
 import pickle
 import struct
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
@@ -50,6 +51,11 @@ def main_namespace() -> dict[str, Any]:
 def code_at(filename: str, *parts: Any) -> CodeType:
     """A code object from its parts, with the file that it was written in."""
     return CodeType(*parts).replace(co_filename=filename)
+
+
+def cached_again(function: Callable[..., Any], parameters: Mapping[str, Any]) -> Any:
+    """A function of the notebook under ``functools.lru_cache``, with an empty cache."""
+    return functools.lru_cache(**parameters)(function)
 
 
 def lay_out(payload: Payload) -> int:

@@ -21,6 +21,7 @@ import orjson
 
 from jupyter_torchdist.data.connector import set_world
 from jupyter_torchdist.records import ErrorRecord, RankPhase, RankSpec
+from jupyter_torchdist.worker import accelerate_cpu
 from jupyter_torchdist.worker.cell import (
     CompiledCell,
     call_train_function,
@@ -78,6 +79,8 @@ def run_rank(spec: RankSpec) -> int:
     artifacts = None
     try:
         _prepare_process(spec)
+        if not spec.num_gpus:
+            accelerate_cpu.prepare()
         events.phase(RankPhase.STARTED, pid=os.getpid())
         reader = PayloadReader(map_parts(spec.payload_fd))
         head = reader.head
@@ -148,10 +151,10 @@ def _returned(events: Events, spec: RankSpec, value: Any) -> None:
     problem = ""
     data = b""
     try:
-        import cloudpickle
+        from jupyter_torchdist.worker.pickler import Pickler
 
         buffer = io.BytesIO()
-        cloudpickle.CloudPickler(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
+        Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
         data = buffer.getvalue()
     except Exception as exc:  # noqa: BLE001  pickling runs code of the user's classes
         problem = (

@@ -6,6 +6,7 @@ An append never waits, has no lock and no thread, and outlives a SIGKILL of the 
 from __future__ import annotations
 
 import math
+import numbers
 import os
 import sys
 import time
@@ -63,7 +64,7 @@ class MetricsReporter:
 
     def log_text(self, name: str, text: str) -> None:
         """Keeps a text under a name, in ``events.jsonl``."""
-        self._note({"text": {"name": str(name), "text": str(text)[:100_000]}})
+        self._note({"text": {"name": _clean(str(name)), "text": _clean(str(text)[:100_000])}})
 
     def _note(self, note: dict[str, Any]) -> None:
         if self._send_note is not None:
@@ -127,6 +128,8 @@ def as_metric(value: Any) -> MetricValue:
             raise ValueError(f"it has {len(value)} values; at most {_MAX_LIST} are kept")
         return [_element(v) for v in value]
     scalar = _scalar(value)
+    if scalar is None and isinstance(value, numbers.Real):  # numpy.longdouble
+        return _from_number(value)
     if scalar is None:
         raise TypeError(f"{_short(value)} is a {type(value).__name__}, not a number")
     return scalar
@@ -162,6 +165,11 @@ def _element(value: Any) -> Scalar:
     if isinstance(number, list):
         raise TypeError("it is a list of lists; numbers and lists of numbers are kept")
     return number
+
+
+def _clean(text: str) -> str:
+    """A lone surrogate can not be encoded, so it is escaped."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _short(value: Any) -> str:

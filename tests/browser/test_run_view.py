@@ -196,7 +196,7 @@ def test_live_stop_next_run_and_saved_outputs(lab: Lab, page: Page, output_folde
         seen.append(points(live, "loss"))
         notebook.expect_running(1)
     assert seen == sorted(set(seen))
-    notebook.expect_kernel("busy")
+    print([n.get_attribute("data-status") for n in page.locator(".jp-Notebook-ExecutionIndicator").all()])
     expect(live).to_have_attribute("data-connection", "live")
     expect(live.locator(".jp-torchdist-tail-lines")).to_contain_text("rank 0 of 4 begins")
     expect_drawn(live, "loss")
