@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_torchdist.driver.plot import figure
-from jupyter_torchdist.driver.series import Series, SeriesTable
+from jupyter_torchdist.driver.series import Series, SeriesReader, SeriesTable
 from jupyter_torchdist.notebook.tail import screen_text
 from jupyter_torchdist.records import Report
 
@@ -30,14 +30,15 @@ def equal(a, b):
 
 @given(st.lists(st.tuples(st.integers(-5, 50), st.floats()), max_size=300), st.integers(1, 50))
 def test_the_messages_together_are_the_series(points, every):
-    series, deltas = Series("x"), []
+    series, deltas, sent = Series("x"), [], None
     for index, (step, value) in enumerate(points):
         series.add(step, value)
-        if index % every == 0 and (delta := series.delta()):
-            deltas.append(delta)
-    if delta := series.delta():
-        deltas.append(delta)
-    steps, values = replay(deltas)
+        if index % every == 0:
+            delta, sent = series.after(sent)
+            deltas += [delta] if delta else []
+    delta, sent = series.after(sent)
+    assert series.after(sent) == (None, sent)
+    steps, values = replay([*deltas, *([delta] if delta else [])])
     assert equal(steps, series.steps) and equal(values, series.values)
 
 
@@ -50,11 +51,27 @@ def test_a_million_points_stay_a_thousand_and_the_last_is_drawn():
     assert all(a < b for a, b in zip(steps, steps[1:], strict=False))
 
 
+def test_two_readers_of_one_table_each_get_every_point():
+    table = SeriesTable()
+    readers = [SeriesReader(table), SeriesReader(table)]
+    got = [[], []]
+    for step in range(3000):
+        table.add(Report(0, step, 0.0, {"loss": float(step)}))
+        for index, reader in enumerate(readers):
+            if step % (3 + index * 4) == 0:
+                got[index] += reader.deltas()
+    for index, reader in enumerate(readers):
+        got[index] += reader.deltas()
+        steps, _ = replay(got[index])
+        assert steps[0] == 0 and steps[-1] == 2999 and len(steps) <= 1250
+    assert len(readers[0].deltas(everything=True)) == 1
+
+
 def test_an_update_of_a_long_series_is_small():
-    series = Series("x")
+    series, sent = Series("x"), None
     for step in range(100_000):
         series.add(step, 1.0)
-        delta = series.delta() if step % 10 == 0 else None
+        delta, sent = series.after(sent) if step % 10 == 0 else (None, sent)
         assert delta is None or len(delta.steps) + len(delta.values) <= 16_016
 
 

@@ -101,7 +101,7 @@ def test_a_publication_is_whole_or_not_there_and_never_replaces_another(tmp_path
         checkpoints.publish(partial, Manifest("net", "artifact", None, 1.0, 0))
     names = {p.path.name: p.content.read_bytes() for p in checkpoints.published(stage)}
     assert names == {"net": b"1", "net@2": b"2"}
-    manifest = json.loads((stage / "net" / "manifest.json").read_text())
+    manifest = json.loads((stage / "net" / checkpoints.MANIFEST).read_text())
     assert manifest["files"]["net.pt"][0] == 1
     (stage / "net" / "net.pt").write_bytes(b"")  # truncated
     assert [p.path.name for p in checkpoints.published(stage)] == ["net@2"]

@@ -6,6 +6,7 @@ import math
 import threading
 from array import array
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from jupyter_torchdist.records import Report, SeriesDelta
 
@@ -31,10 +32,6 @@ class Series:
         self._stride = 1
         self._skipped = 0
         self._last: tuple[float, float] | None = None
-        self._sent = 0
-        self._sent_last: tuple[float, float] | None = None
-        self._extra = 0
-        self._reset = True
         self._lock = threading.RLock()
 
     def add(self, step: float, value: float) -> None:
@@ -62,7 +59,6 @@ class Series:
             self.steps = array("d", (self.steps[i] for i in keep))
             self.values = array("d", (self.values[i] for i in keep))
             self._stride *= 2
-            self._reset = True
             if len(self.steps) > _MAX_POINTS // 2 + _MAX_POINTS // 4:  # nothing but segment starts: the newest stay
                 self.steps, self.values = self.steps[-_MAX_POINTS // 2 :], self.values[-_MAX_POINTS // 2 :]
 
@@ -78,21 +74,29 @@ class Series:
             values.append(self._last[1] if math.isfinite(self._last[1]) else _GAP)
         return steps, values
 
-    def delta(self, everything: bool = False) -> SeriesDelta | None:
-        """What is new since the last call, the very last point too; None when nothing is."""
+    def after(self, sent: Sent | None) -> tuple[SeriesDelta | None, Sent]:
+        """What is new for a reader who has ``sent`` (None: nothing), the very last point too, and what it has then."""
         with self._lock:
-            return self._delta(everything)
+            count, extra = len(self.steps), 0
+            reset = sent is None or sent.stride != self._stride or sent.extra >= _MAX_EXTRA or sent.count > count
+            if sent is not None and not reset:
+                if self._last == sent.last and sent.count == count:
+                    return None, sent
+                extra = sent.extra
+            start = 0 if reset or sent is None else sent.count
+            steps, values = self._points()
+            now = Sent(count, self._last, extra + (len(steps) > count), self._stride)
+            return SeriesDelta(self.key, 0, reset, steps[start:].tobytes(), values[start:].tobytes()), now
 
-    def _delta(self, everything: bool) -> SeriesDelta | None:
-        reset = everything or self._reset or self._extra >= _MAX_EXTRA
-        start = 0 if reset else self._sent
-        if not reset and self._last == self._sent_last and start == len(self.steps):
-            return None
-        steps, values = self.points()
-        self._extra = 0 if reset else self._extra
-        self._extra += len(steps) > len(self.steps)
-        self._sent, self._sent_last, self._reset = len(self.steps), self._last, False
-        return SeriesDelta(self.key, 0, reset, steps[start:].tobytes(), values[start:].tobytes())
+
+@dataclass(frozen=True)
+class Sent:
+    """How much of a series a reader has. ``extra``: newest points that it got beside the taken ones."""
+
+    count: int
+    last: tuple[float, float] | None
+    extra: int
+    stride: int
 
 
 class SeriesTable:
@@ -119,11 +123,24 @@ class SeriesTable:
             series = self._series[key] = Series(key)
         series.add(float(step), value)
 
-    def deltas(self, everything: bool = False) -> list[SeriesDelta]:
-        return [d for d in (s.delta(everything) for s in self) if d is not None]
-
     def __iter__(self) -> Iterator[Series]:
         return iter(list(self._series.values()))
 
     def __len__(self) -> int:
         return len(self._series)
+
+
+class SeriesReader:
+    """One reader of a table: each call of ``deltas`` brings what this reader does not have yet."""
+
+    def __init__(self, table: SeriesTable) -> None:
+        self._table = table
+        self._sent: dict[str, Sent] = {}
+
+    def deltas(self, everything: bool = False) -> list[SeriesDelta]:
+        found = []
+        for series in self._table:
+            delta, self._sent[series.key] = series.after(None if everything else self._sent.get(series.key))
+            if delta is not None:
+                found.append(delta)
+        return found

@@ -13,6 +13,7 @@ from typing import Any
 
 from jupyter_torchdist.driver.handle import RunHandle
 from jupyter_torchdist.driver.plot import figure
+from jupyter_torchdist.driver.series import SeriesReader
 from jupyter_torchdist.notebook.tail import screen_text
 from jupyter_torchdist.records import COMM_TARGET, RUN_MIME, VIEW_VERSION, RunStatus, view_bundle, view_update
 
@@ -34,6 +35,7 @@ class RichView:
         from IPython.display import display
 
         self._handle = handle
+        self._series = SeriesReader(handle.series)
         self._root = server_root()
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -109,7 +111,7 @@ class RichView:
             self._handle.run_id,
             self._seq,
             status=status if everything or status != self._sent_status else None,
-            series=self._handle.series.deltas(everything),
+            series=self._series.deltas(everything),
             tail=screen_text(self._handle.output) if everything or output != self._sent_output else None,
             artifacts=artifacts,
         )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 import queue
 import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from jupyter_torchdist.errors import ConfigError, TorchdistError
-from jupyter_torchdist.run_folder import PARTIAL, contained
+from jupyter_torchdist.run_folder import contained
 from jupyter_torchdist.stage import checkpoints
 from jupyter_torchdist.stage.checkpoints import Manifest, Published
 from jupyter_torchdist.worker.reporter import as_metric
@@ -55,23 +55,31 @@ class ArtifactManager:
 
         Raises ``FileNotFoundError``, ``ConfigError`` for a bad name, or the error of an earlier publication.
         """
+        self._raise_earlier()
         source = Path(path_or_dir)
-        self._begin(checkpoints.check_artifact_name(name or source.name), "artifact", step, metrics, tags, source)
+        label = checkpoints.check_artifact_name(source.resolve().name if name is None else name)
+        manifest = self._manifest(label, "artifact", step, metrics, tags)
+        self._begin(checkpoints.snapshot(source, self._folder), manifest)
 
     def save_checkpoint(self, state: Mapping[str, Any], *, step: int, metrics: Mapping[str, Any] | None = None) -> None:
         """Publishes ``torch.save(state)`` as the checkpoint of ``step``; call it on one rank.
 
-        Loading never unpickles code: ``state`` may hold tensors, numbers, strings, lists and dicts
-        (``torch.load(weights_only=True)``). Raises ``ConfigError`` when it does not.
+        ``restore`` never unpickles code, so ``state`` should hold tensors, numbers, strings, lists and dicts. Raises
+        ``ConfigError`` for a bad step or metric, or the error of an earlier publication.
         """
         import torch
 
         if isinstance(step, bool) or not isinstance(step, int) or step < 0:
             raise ConfigError(f"step is {step!r}; it must be a whole number of at least 0.")
-        with tempfile.TemporaryDirectory(prefix=PARTIAL, dir=self._made()) as scratch:
-            file = Path(scratch) / STATE_FILE
-            torch.save(state, file)
-            self._begin(checkpoints.checkpoint_name(step), "checkpoint", step, metrics, (), file)
+        self._raise_earlier()
+        manifest = self._manifest(checkpoints.checkpoint_name(step), "checkpoint", step, metrics, ())
+        partial = checkpoints.new_partial(self._folder)
+        try:
+            torch.save(state, partial / STATE_FILE)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+        self._begin(partial, manifest)
 
     def wait(self) -> None:
         """Returns when everything that was saved is published; raises what went wrong."""
@@ -118,7 +126,13 @@ class ArtifactManager:
             return shutil.copytree(path, Path(to), dirs_exist_ok=True, ignore=shutil.ignore_patterns(checkpoints.MANIFEST))
         import torch
 
-        return torch.load(path / STATE_FILE, map_location="cpu", weights_only=True)
+        try:
+            return torch.load(path / STATE_FILE, map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError as exc:
+            raise TorchdistError(
+                f"{path / STATE_FILE} holds more than tensors, numbers, strings, lists and dicts. If you trust it: "
+                f"torch.load(path, weights_only=False)."
+            ) from exc
 
     def close(self) -> None:
         """Publishes what is left and ends the thread; raises what went wrong."""
@@ -130,23 +144,18 @@ class ArtifactManager:
                 self._thread.join()
                 self._thread = None
 
-    def _made(self) -> Path:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        return self._folder
-
-    def _begin(
+    def _manifest(
         self,
         name: str,
         kind: Literal["artifact", "checkpoint"],
         step: int | None,
         metrics: Mapping[str, Any] | None,
         tags: Sequence[str],
-        source: Path,
-    ) -> None:
-        self._raise_earlier()
-        values = {str(k): float(v) for k, v in _numbers(metrics or {}).items()}
-        manifest = Manifest(name, kind, step, time.time(), self._rank, values, tuple(map(str, tags)))
-        partial = checkpoints.snapshot(source, self._made())
+    ) -> Manifest:
+        values = {str(key): value for key, value in _numbers(metrics or {}).items()}
+        return Manifest(name, kind, step, time.time(), self._rank, values, tuple(map(str, tags)))
+
+    def _begin(self, partial: Path, manifest: Manifest) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._publish_all, name="torchdist-publish", daemon=True)
             self._thread.start()

@@ -1,0 +1,1 @@
+"""Where a stage is, and what is published in it."""
