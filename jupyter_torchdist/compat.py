@@ -13,9 +13,9 @@ from jupyter_torchdist.worker.context import Context, get_context
 
 PyTorchTrainer = PyTorchDistributor
 ScalingConfig = PyTorchScalingConfig
-getContext = get_context  # noqa: N816  the reference's older spelling
+getContext = get_context
 
-_PATHS = {
+_PATHS: dict[str, dict[str, object]] = {
     "snowflake.ml.modeling.distributors.pytorch": {
         "PyTorchDistributor": PyTorchDistributor,
         "PyTorchTrainer": PyTorchDistributor,

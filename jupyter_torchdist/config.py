@@ -97,6 +97,9 @@ class RunOptions:
         if self.verbose not in (0, 1, 2):
             raise ConfigError(f"verbose is {self.verbose!r}; it must be 0, 1 or 2.")
         check_env(self.env)
+        for tag in self.tags:
+            if not isinstance(tag, str) or _encodable(tag) != tag:
+                raise ConfigError(f"tags has {tag!r}; a tag is a string without half of a surrogate pair.")
 
 
 def check_name(name: object) -> None:
@@ -121,6 +124,8 @@ def check_env(env: object) -> None:
     for key, value in env.items():
         if not isinstance(key, str) or not key or "=" in key or "\0" in key:
             raise ConfigError(f"env has the name {key!r}; a variable's name is a string without '=' in it.")
+        if _encodable(key + str(value)) != key + str(value):
+            raise ConfigError(f"env[{key!r}] is {value!r}; half of a surrogate pair is no text, remove it.")
         if not isinstance(value, str) or "\0" in value:
             raise ConfigError(f"env[{key!r}] is {value!r}; it must be a string. Write str(...) around a number.")
         if key in RANK_VARIABLES or key.startswith("TORCHELASTIC_"):
@@ -144,17 +149,26 @@ def setting(name: str, default: str) -> str:
     return os.environ.get(f"TORCHDIST_{name}", default)
 
 
+def _encodable(text: str) -> str:
+    """``text`` with its lone surrogates escaped, which UTF-8 does not have."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def jsonable(value: Any, depth: int = 0) -> Any:
     """``value`` as it can stand in ``run.json``: JSON types stay, anything else becomes a short text."""
-    if value is None or isinstance(value, (bool, int, str)):
-        return value if not isinstance(value, str) else value[:2000]
+    if isinstance(value, str):
+        return _encodable(value[:2000])
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return int(value) if -(2**63) <= value < 2**64 else str(value) if abs(value) < 10**4000 else "a huge number"
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if depth < 4 and isinstance(value, Mapping):
-        return {str(k): jsonable(v, depth + 1) for k, v in list(value.items())[:200]}
+        return {_encodable(str(k)): jsonable(v, depth + 1) for k, v in list(value.items())[:200]}
     if depth < 4 and isinstance(value, (list, tuple)):
         return [jsonable(v, depth + 1) for v in value[:200]]
     try:
-        return f"{type(value).__name__}: {value!r}"[:200]
-    except Exception:  # noqa: BLE001  a repr written by a user may raise anything
+        return _encodable(f"{type(value).__name__}: {value!r}"[:200])
+    except Exception:
         return type(value).__name__

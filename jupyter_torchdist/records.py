@@ -442,9 +442,7 @@ def view_update(
         "run_id": run_id,
         "seq": seq,
         "status": status.to_json() if status else None,
-        "series": [
-            {"key": s.key, "rank": s.rank, "reset": s.reset, "count": len(s.steps) // 8} for s in series
-        ],
+        "series": [{"key": s.key, "rank": s.rank, "reset": s.reset, "count": len(s.steps) // 8} for s in series],
         "tail": tail,
         "artifacts": list(artifacts) if artifacts is not None else None,
     }

@@ -151,10 +151,9 @@ class RunFolder:
 
     def tree(self) -> str:
         """The folder as lines of text, with sizes."""
-        lines = [f"{self.path}/"]
-        for file in sorted(_files(self.path)):
-            lines.append(f"  {file.relative_to(self.path).as_posix()}  {file.lstat().st_size:,} bytes")
-        return "\n".join(lines)
+        files = sorted(_files(self.path))
+        lines = [f"  {file.relative_to(self.path).as_posix()}  {file.lstat().st_size:,} bytes" for file in files]
+        return "\n".join([f"{self.path}/", *lines])
 
 
 def _files(top: Path) -> Iterator[Path]:
@@ -185,5 +184,7 @@ def find_run(stage: Path, word: str) -> RunFolder:
     if len(found) == 1:
         return found[0]
     if found:
-        raise ConfigError(f"{word!r} begins {len(found)} runs: {', '.join(f.run_id for f in found[:5])}. Give more of it.")
+        raise ConfigError(
+            f"{word!r} begins {len(found)} runs: {', '.join(f.run_id for f in found[:5])}. Give more of it."
+        )
     raise ConfigError(f"there is no run {word!r} in {stage}; the newest is {folders[0].run_id}.")

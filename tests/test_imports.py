@@ -5,7 +5,18 @@ import sys
 
 import pytest
 
-HEAVY = {"torch", "ray", "pandas", "pyarrow", "numpy", "plotly", "ipywidgets", "IPython", "jupyter_server", "cloudpickle"}
+HEAVY = {
+    "torch",
+    "ray",
+    "pandas",
+    "pyarrow",
+    "numpy",
+    "plotly",
+    "ipywidgets",
+    "IPython",
+    "jupyter_server",
+    "cloudpickle",
+}
 ALLOWED = {
     "jupyter_torchdist": set(),
     "jupyter_torchdist.errors": set(),

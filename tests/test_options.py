@@ -72,7 +72,16 @@ def test_help_shows_every_option_and_examples():
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("0.1", 0.1), ("3", 3), ("[1, 2]", [1, 2]), ("true", True), ("False", False), ("adam", "adam"), ("", ""), ("a=b", "a=b")],
+    [
+        ("0.1", 0.1),
+        ("3", 3),
+        ("[1, 2]", [1, 2]),
+        ("true", True),
+        ("False", False),
+        ("adam", "adam"),
+        ("", ""),
+        ("a=b", "a=b"),
+    ],
 )
 def test_a_hyper_parameter_is_read_as_a_python_literal_or_stays_text(text, value):
     assert literal(text) == value

@@ -26,7 +26,9 @@ def test_places_count_from_the_notebooks_folder(tmp_path):
     assert resolve_stage("file:///a%20b", tmp_path) == Path("/a b")
 
 
-@pytest.mark.parametrize("place", ["s3://bucket/x", "gs://b", "", "  ", "a\0b", "@../x", "@a/../../x", 5, "~nosuchuser0/x"])
+@pytest.mark.parametrize(
+    "place", ["s3://bucket/x", "gs://b", "", "  ", "a\0b", "@../x", "@a/../../x", 5, "~nosuchuser0/x"]
+)
 def test_a_place_that_can_not_be_is_refused(place, tmp_path):
     with pytest.raises(ConfigError):
         resolve_stage(place, tmp_path)

@@ -71,7 +71,6 @@ class NodeAgent:
         if run is not None:
             await run.end()
 
-
     def _forkserver(self, load: tuple[tuple[str, str], ...]) -> Forkserver:
         found = self._forkservers.get(load)
         if found is None or not found.alive:

@@ -69,7 +69,7 @@ class Forkserver:
         env = {"OPENBLAS_NUM_THREADS": "1", **environment}
         command = [sys.executable, "-m", "jupyter_torchdist.agent.forkserver", str(theirs.fileno())]
         with theirs:
-            self._process = subprocess.Popen(  # noqa: ASYNC220  returns when exec is done
+            self._process = subprocess.Popen(
                 command, env=env, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, close_fds=True
             )
         self._ready: asyncio.Future[bool] = asyncio.get_running_loop().create_future()

@@ -1,7 +1,7 @@
 """The forkserver: one single-threaded process a node that has torch loaded, and forks a keeper for each run.
 
 forkserver ─ keeper of run A ─ rank 0, rank 1, the store        A keeper adopts what its ranks leave behind
-           └ keeper of run B ─ …                                (child subreaper), so the end of a run is the end of all.
+           └ keeper of run B ─ …                               (child subreaper), so the end of a run is the end of all.
 """
 
 from __future__ import annotations
@@ -125,10 +125,10 @@ def serve(sock: socket.socket) -> NoReturn:
     safe = not problems and preload.may_fork()
     send(sock, {"op": "ready", "fork": safe, "problems": problems})
     while True:
-        ready, _, _ = select.select([sock, children.wake], [], [])
+        ready = _readable(sock.fileno(), children.wake)
         children.reap()
         _end_orphans(set(children.pids))
-        if sock in ready:
+        if sock.fileno() in ready:
             message, fds = receive(sock)
             if message is None:
                 # the keepers see the end of the agent too, and end what is below them
@@ -141,6 +141,10 @@ def serve(sock: socket.socket) -> NoReturn:
             children.pids[pid] = "keeper"
             for fd in fds:
                 os.close(fd)
+
+
+def _readable(*fds: int) -> list[int]:
+    return select.select(fds, [], [])[0]
 
 
 def _end_orphans(keepers: set[int]) -> None:
@@ -159,10 +163,10 @@ def _keep(sock: socket.socket) -> NoReturn:
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
     children = _Children()
     while True:
-        ready, _, _ = select.select([sock, children.wake], [], [])
+        ready = _readable(sock.fileno(), children.wake)
         message: dict[str, Any] | None = {}
         fds: list[int] = []
-        if sock in ready:
+        if sock.fileno() in ready:
             message, fds = receive(sock)
         if message is None or message.get("op") == "end":
             kill_descendants()
@@ -198,7 +202,7 @@ def _start(sock: socket.socket, children: _Children, message: dict[str, Any], fd
             die_with_parent(parent)
             _stand_alone(fds[0])
             code = _serve_store(message, fds) if message["kind"] == "store" else _run(message, fds)
-        except BaseException:  # noqa: BLE001  nothing may return into the keeper's loop
+        except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:
             os._exit(code)

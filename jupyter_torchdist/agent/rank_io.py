@@ -57,9 +57,7 @@ class RankIO:
         data = os.pread(self.reports, size - self._read_to, self._read_to)
         data = data[: data.rfind(b"\n") + 1]
         hole = _FALLOC_FL_KEEP_SIZE | _FALLOC_FL_PUNCH_HOLE
-        _libc.fallocate(
-            self.reports, hole, ctypes.c_long(self._read_to), ctypes.c_long(len(data))
-        )
+        _libc.fallocate(self.reports, hole, ctypes.c_long(self._read_to), ctypes.c_long(len(data)))
         self._read_to += len(data)
         return data
 

@@ -52,5 +52,7 @@ class Agents:
 
 async def _start(node_id: str, address: str) -> Agent:
     strategy = NodeAffinitySchedulingStrategy(node_id, soft=False)
-    actor = ray.remote(NodeAgent).options(num_cpus=0, max_concurrency=1000, scheduling_strategy=strategy).remote(address)
+    actor = (
+        ray.remote(NodeAgent).options(num_cpus=0, max_concurrency=1000, scheduling_strategy=strategy).remote(address)
+    )
     return Agent(actor, await actor.warm.remote())

@@ -92,7 +92,10 @@ def _error_lines(error: ErrorRecord, depth: int = 0) -> list[str]:
     lines: list[str] = []
     for label, inner in (("caused by", error.cause), ("while handling", error.context)):
         if inner is not None and depth < 4:
-            lines += [*_error_lines(inner, depth + 1), f"── {label} the above:" if label == "caused by" else f"── {label}:"]
+            lines += [
+                *_error_lines(inner, depth + 1),
+                f"── {label} the above:" if label == "caused by" else f"── {label}:",
+            ]
     lines += frame_lines(error.frames)
     message = error.message.splitlines() or [""]
     lines.append(f"{error.type}: {message[0]}" if message[0] else error.type)

@@ -97,7 +97,10 @@ class Lease:
     def _gpu_ids(self, index: int) -> Any:
         strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=index)
         count = bundle(self._scaling, self._local)["GPU"]
-        return _visible_gpus.options(num_cpus=0, num_gpus=count, scheduling_strategy=strategy).remote()
+        task = ray.remote(_visible_gpus).options(
+            num_cpus=0, num_gpus=count, max_retries=0, scheduling_strategy=strategy
+        )
+        return task.remote()
 
     def release(self) -> None:
         """Gives the resources back; harmless a second time."""
@@ -106,7 +109,6 @@ class Lease:
             remove_placement_group(group)
 
 
-@ray.remote(max_retries=0)
 def _visible_gpus() -> list[str]:
     import os
 

@@ -163,7 +163,7 @@ class Run:
         try:
             places = await self._lease.acquire()
             await self._prepare(places)
-        except Exception as exc:  # noqa: BLE001  whatever it is, the run can not start and says why
+        except Exception as exc:
             self._refuse(exc)
         else:
             self._events.put_nowait(machine.Leased())
@@ -174,19 +174,19 @@ class Run:
         found = await asyncio.gather(*(self._agents.get(place.node_id, place.address) for place in places))
         by_node = {agent.info.node_id: agent for agent in found}
         for info in (agent.info for agent in by_node.values()):
-            check_versions(self.request.versions, info)
+            self._notes += check_versions(self.request.versions, info)
         workers = self.request.scaling.num_workers_per_node
         for node_rank, agent in enumerate(found):
             ranks = range(node_rank * workers, (node_rank + 1) * workers)
             self._nodes.setdefault(agent.info.node_id, (agent, []))[1].extend(ranks)
-            self._hosts.update({rank: (node_rank, agent.info.host) for rank in ranks})
+            self._hosts.update(dict.fromkeys(ranks, (node_rank, agent.info.host)))
         if self.request.local and (note := cpu_note(self.request.scaling, ray.nodes())):
             self._notes.append(note)
 
     async def _launch(self) -> None:
         try:
             await self._start_ranks()
-        except Exception as exc:  # noqa: BLE001
+        except Exception as exc:
             self._refuse(exc)
             return
         self._events.put_nowait(machine.Launched())
@@ -442,11 +442,18 @@ class Run:
         task.add_done_callback(self._tasks.discard)
 
 
-def check_versions(driver: Mapping[str, str], node: NodeInfo) -> None:
-    """Raises ``ClusterError`` with both versions when a node could not run what the driver pickles."""
+def check_versions(driver: Mapping[str, str], node: NodeInfo) -> list[str]:
+    """Lines about a node that differs from the driver.
+
+    Raises ``ClusterError`` with both versions when it could not run what the driver pickles.
+    """
     mine, theirs = driver.get("python", ""), node.python
     if mine.split(".")[:2] != theirs.split(".")[:2]:
         raise ClusterError(
             f"the notebook runs Python {mine} and node {node.host} ({node.address}) Python {theirs}; "
             "code can not be shipped between them. Use the same minor version on both."
         )
+    if not node.torch:
+        raise ClusterError(f"node {node.host} ({node.address}) has no torch; install it there.")
+    torch = driver.get("torch", node.torch)
+    return [] if torch == node.torch else [f"torch is {torch} in the notebook and {node.torch} on node {node.host}"]

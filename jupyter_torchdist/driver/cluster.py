@@ -89,7 +89,7 @@ class _Keeper:
     def _live(self) -> None:
         try:
             self._cluster = _connect(self._resolved(self._address))
-        except BaseException as exc:  # noqa: BLE001  told to whoever waits
+        except BaseException as exc:
             self._error = exc
             self._ready.set()
             return
@@ -168,7 +168,7 @@ def _disconnect(cluster: Cluster | None) -> None:
         return
     try:
         ray.get(cluster.coordinator.close.remote(), timeout=5)
-    except Exception as exc:  # noqa: BLE001  the end of the connection ends it too
+    except Exception as exc:
         _log.debug("coordinator did not close: %s", exc)
     ray.kill(cluster.coordinator)
     ray.shutdown()

@@ -76,7 +76,7 @@ class PyTorchDistributor:
 
         ``dataset_map``: data by name, connectors or anything picklable. ``hyper_params``: passed on unchanged.
         ``artifact_stage_location``: where the run folder goes (a folder, ``@name/path``; None: ``./stage``).
-        ``timeout``: seconds, then the run is ended. ``env``: variables of the ranks. ``display``: ``none`` shows nothing.
+        ``timeout``: seconds, then the run is ended. ``env``: variables of the ranks. ``display="none"``: shows nothing.
 
         Raises ``ConfigError`` before anything starts; ``WorkerError``, ``RunTimeout``, ``NotEnoughResources``,
         ``ClusterError``, ``RunLost`` (each a ``RuntimeError``); ``RunStopped`` (a ``KeyboardInterrupt``).

@@ -131,7 +131,9 @@ class RunHandle:
         if last is None:
             return None
         if self.status.state is RunState.STOPPED:
-            return RunStopped(f"stopped after {self.status.elapsed:.1f} s; metrics and files are in {self._folder.path}")
+            return RunStopped(
+                f"stopped after {self.status.elapsed:.1f} s; metrics and files are in {self._folder.path}"
+            )
         if last.refusal is not None:
             return last.refusal
         if last.failures:
@@ -194,7 +196,7 @@ class RunHandle:
                 self._take(update)
                 if not complete:
                     self._tell()
-        except BaseException as exc:  # noqa: BLE001  told to whoever waits
+        except BaseException as exc:
             self._lost = exc
             card = ErrorCard(f"RunLost: {type(exc).__name__}", (str(exc)[:500],))
             self.status = replace(self.status, state=RunState.LOST, error=card)

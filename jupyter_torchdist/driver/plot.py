@@ -43,8 +43,7 @@ def figure(table: SeriesTable) -> dict[str, Any]:
     for index, (name, members) in enumerate(groups.items()):
         suffix = "" if index == 0 else str(index + 1)
         _place(layout, name, suffix, index % columns, index // columns, columns, rows)
-        for series in members:
-            data.append(_trace(series, suffix, single=len(members) == 1))
+        data += [_trace(series, suffix, single=len(members) == 1) for series in members]
     return {"data": data, "layout": layout}
 
 
@@ -83,7 +82,7 @@ def _trace(series: Series, suffix: str, single: bool) -> dict[str, Any]:
 
 def _encoded(values: array[float]) -> dict[str, str]:
     """float32 where it holds the numbers to a millionth of their range, else float64."""
-    small = all(math.isnan(v) or abs(v) < 2**24 and v == round(v) or 1e-30 < abs(v) < 1e30 or v == 0 for v in values)
+    small = all(math.isnan(v) or (abs(v) < 2**24 and v == round(v)) or 1e-30 < abs(v) < 1e30 or v == 0 for v in values)
     exact = all(v != v or float(v).is_integer() is False or abs(v) < 2**24 for v in values)
     kind, code = ("f4", "f") if small and exact else ("f8", "d")
     return {"dtype": kind, "bdata": base64.b64encode(array(code, values).tobytes()).decode()}

@@ -83,7 +83,7 @@ class PyTorchDistributorResult:
             ) from exc
 
     def get_metrics(self) -> pd.DataFrame:
-        """One row per report of rank 0: ``step`` (int64), ``time``, one column a metric, NaN where one was not reported."""
+        """One row per report of rank 0: ``step`` (int64), ``time``, a column a metric; NaN where one was missing."""
         return metrics_frame(self._folder)
 
     def last(self) -> dict[str, Any]:
@@ -114,9 +114,9 @@ class PyTorchDistributorResult:
 
     def plot(self) -> Any:
         """The metrics of rank 0 as a plotly figure, one chart each."""
-        from jupyter_torchdist.driver.plot import figure, table_of
-
         import plotly.graph_objects as go
+
+        from jupyter_torchdist.driver.plot import figure, table_of
 
         return go.Figure(figure(table_of(self._folder)))
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import functools
+import io
 import linecache
 import pickle
 import sys
@@ -34,7 +34,7 @@ class Packed:
 class _MainGlobals(dict[str, Any]):
     """Stands for the notebook's namespace: on a rank every shipped function has ``__main__``'s globals."""
 
-    def __reduce__(self) -> tuple[Callable[[], dict[str, Any]], tuple[()]]:  # type: ignore[override]
+    def __reduce__(self) -> tuple[Callable[[], dict[str, Any]], tuple[()]]:
         return main_namespace, ()
 
 
@@ -61,7 +61,9 @@ class _Pickler(Pickler):
             ends = [end for _, end, _, _ in obj.co_positions() if end is not None]
             self.files.setdefault(obj.co_filename, []).append((obj.co_firstlineno, max(ends, default=0)))
             return code_at, (obj.co_filename, *internals._code_reduce(obj)[1])
-        elif isinstance(obj, functools._lru_cache_wrapper) and not internals._should_pickle_by_reference(obj.__wrapped__):
+        elif isinstance(obj, functools._lru_cache_wrapper) and not internals._should_pickle_by_reference(
+            obj.__wrapped__
+        ):
             # its own pickle is its name, which a rank does not know yet
             return cached_again, (obj.__wrapped__, obj.cache_parameters())
         elif isinstance(obj, ModuleType) and obj is sys.modules.get("__main__"):
@@ -107,7 +109,7 @@ def _dump_data(pickler: _Pickler, data: Mapping[str, Any] | None, body: io.Bytes
         for name, value in (data or {}).items():
             try:
                 _Pickler(io.BytesIO(), [], {}).dump(value)
-            except Exception as cause:  # noqa: BLE001
+            except Exception as cause:
                 raise CaptureError(_problem(f"dataset_map[{name!r}]", value, cause), (name,)) from exc
         raise
 
@@ -116,9 +118,10 @@ def _dump(pickler: _Pickler, value: Any, what: str, name: str, body: io.BytesIO,
     before, first = body.tell(), len(buffers)
     try:
         pickler.dump(value)
-    except Exception as exc:  # noqa: BLE001  pickling runs code of the user's classes
+    except Exception as exc:
         raise CaptureError(_problem(what, value, exc), (name,) if name else ()) from exc
-    return body.tell() - before + sum(b.raw().nbytes for b in buffers[first:])
+    size: int = sum(b.raw().nbytes for b in buffers[first:])
+    return body.tell() - before + size
 
 
 def _problem(what: str, value: Any, exc: Exception) -> str:
@@ -136,7 +139,7 @@ def culprit(value: Any, path: str = "", depth: int = 0) -> str:
     for step, inner in _parts(value) if depth < _MAX_DEPTH else ():
         try:
             _Pickler(io.BytesIO(), [], {}).dump(inner)
-        except Exception:  # noqa: BLE001
+        except Exception:
             return culprit(inner, path + step, depth + 1) or f"{path + step} (a {_type_name(inner)})"
     return ""
 
@@ -157,7 +160,11 @@ def _parts(value: Any) -> list[tuple[str, Any]]:
         return [(" its object", value.__self__), (" its function", value.__func__)]
     if isinstance(value, functools.partial):
         arguments = [(f" its argument {index}", inner) for index, inner in enumerate(value.args)]
-        return [*arguments, *((f" its argument {k!r}", v) for k, v in value.keywords.items()), (" its function", value.func)]
+        return [
+            *arguments,
+            *((f" its argument {k!r}", v) for k, v in value.keywords.items()),
+            (" its function", value.func),
+        ]
     return [(f".{name}", inner) for name, inner in list(getattr(value, "__dict__", {}).items())[:200]]
 
 

@@ -15,7 +15,9 @@ from jupyter_torchdist.worker.cell import PROVIDED, cell_filename, compile_cell,
 from jupyter_torchdist.worker.shell import LINE_MAGICS, SHELL_NAME, shell_names
 
 #: a rank has its own
-_NEVER = frozenset({*PROVIDED, "__name__", "__file__", "__doc__", "__spec__", "__builtins__", "__loader__", "__package__"})
+_NEVER = frozenset(
+    {*PROVIDED, "__name__", "__file__", "__doc__", "__spec__", "__builtins__", "__loader__", "__package__"}
+)
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def _plain_python(text: str, label: str) -> str:
         raise UsageError(f"%%torchdist: the cell can not be compiled: {exc}.") from exc
 
 
-class _SameLines(TransformerManager):  # type: ignore[misc]
+class _SameLines(TransformerManager):
     """IPython's transformations; a line that was continued leaves blank ones, so that line numbers stay."""
 
     def do_one_token_transform(self, lines: list[str]) -> tuple[bool, list[str]]:
@@ -96,7 +98,7 @@ def _with_shell(text: str, tree: ast.Module) -> str:
         if not (isinstance(called, ast.Call) and isinstance(called.func, ast.Name) and called.func.id == "get_ipython"):
             continue
         method = node.func.attr
-        first = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else ""
+        first = str(node.args[0].value) if node.args and isinstance(node.args[0], ast.Constant) else ""
         if method == "run_line_magic" and first not in LINE_MAGICS:
             raise UsageError(
                 f"%%torchdist: line {node.lineno}: %{first} has no meaning on a rank. "
@@ -228,7 +230,7 @@ class _Scan(ast.NodeVisitor):
             self.visit(statement)
         self.bound |= set.intersection(*ends)
 
-    visit_TryStar = visit_Try  # noqa: N815  ast's name
+    visit_TryStar = visit_Try
 
     def visit_Match(self, node: ast.Match) -> None:
         self.visit(node.subject)
@@ -267,9 +269,9 @@ class _Scan(ast.NodeVisitor):
 
     def visit_Call(self, node: ast.Call) -> None:
         self.calls = self.calls or not self._depth
-        if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
-            if node.func.value.id == SHELL_NAME and isinstance(node.args[-1], ast.Constant):
-                self._shell_line(str(node.args[-1].value))
+        match node:
+            case ast.Call(ast.Attribute(ast.Name(name)), [*_, ast.Constant(line)]) if name == SHELL_NAME:
+                self._shell_line(str(line))
         self.generic_visit(node)
 
     def _shell_line(self, text: str) -> None:
@@ -307,7 +309,7 @@ class _Scan(ast.NodeVisitor):
             self.visit(default)
         every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
         every += [a for a in (arguments.vararg, arguments.kwarg) if a is not None]
-        body = [node.body] if isinstance(node, ast.Lambda) else node.body
+        body: list[ast.expr] | list[ast.stmt] = [node.body] if isinstance(node, ast.Lambda) else node.body
         if not isinstance(node, ast.Lambda):
             for part in (*node.decorator_list, *(a.annotation for a in every if a.annotation is not None)):
                 self.visit(part)
@@ -317,8 +319,8 @@ class _Scan(ast.NodeVisitor):
         local, global_names = _local_names(list(body))
         self._scopes.append(({a.arg for a in every} | local) - global_names)
         self._depth += 1
-        for part in body:
-            self.visit(part)
+        for statement in body:
+            self.visit(statement)
         self._depth -= 1
         self._scopes.pop()
         if not isinstance(node, ast.Lambda):
@@ -354,9 +356,9 @@ def _local_names(body: list[Any]) -> tuple[set[str], set[str]]:
             local.add(node.id)
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             local.update(a.asname or a.name.split(".")[0] for a in node.names)
-        elif isinstance(node, ast.ExceptHandler) and node.name:
-            local.add(node.name)
-        elif isinstance(node, (ast.MatchAs, ast.MatchStar)) and node.name:
+        elif (isinstance(node, ast.ExceptHandler) and node.name) or (
+            isinstance(node, (ast.MatchAs, ast.MatchStar)) and node.name
+        ):
             local.add(node.name)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             local.add(node.name)

@@ -43,7 +43,9 @@ def first_line(lines: list[str]) -> list[str]:
     if any(line.strip() for line in lines[:found]) and not lines[0].startswith("%%"):
         if _in_a_string(lines, found):
             return lines
-        message = f"{_MAGIC} must be the first line of its cell; move what stands above it into the body or another cell."
+        message = (
+            f"{_MAGIC} must be the first line of its cell; move what stands above it into the body or another cell."
+        )
         return [f"raise __import__('IPython.core.error', fromlist=['x']).UsageError({message!r})\n"]
     return lines[found:]
 

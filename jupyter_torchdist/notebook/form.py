@@ -60,11 +60,14 @@ class ConfigForm:
             min(values["gpus"], gpus), min=0, max=gpus, description="GPUs / worker", disabled=not gpus, **wide
         )
         self.cpus = widgets.BoundedFloatText(
-            values["cpus"], min=0, max=max(1.0, limits.get("CPU", 1024.0)), step=0.5, description="CPUs / worker", **wide
+            values["cpus"],
+            min=0,
+            max=max(1.0, limits.get("CPU", 1024.0)),
+            step=0.5,
+            description="CPUs / worker",
+            **wide,
         )
-        self.backend = widgets.Dropdown(
-            options=BACKENDS[:3], value=values["backend"], description="backend", **wide
-        )
+        self.backend = widgets.Dropdown(options=BACKENDS[:3], value=values["backend"], description="backend", **wide)
         self.stage = widgets.Text(values["stage"], placeholder="./stage", description="stage", **wide)
         self.name = widgets.Text(values["name"], placeholder="optional", description="name", **wide)
         self.hyper_params = _fields(widgets, values["hyper_params"], wide)
@@ -168,7 +171,7 @@ class ConfigForm:
         with self.output:
             try:
                 self.run()
-            except Exception as exc:  # noqa: BLE001  a click has nobody else to tell
+            except Exception as exc:
                 self._say(f"{type(exc).__name__}: {exc}")
 
     def _moved(self, handle: RunHandle) -> None:

@@ -10,16 +10,15 @@ from typing import Any
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
 
-from jupyter_torchdist.config import RunOptions
 from jupyter_torchdist.driver import api, cluster, host
-from jupyter_torchdist.driver.distributor import Job, connect, notebook_places, run_environment, start
+from jupyter_torchdist.driver.distributor import Job, notebook_places, run_environment, start
 from jupyter_torchdist.driver.handle import RunHandle
 from jupyter_torchdist.driver.ship import pack, reachable
 from jupyter_torchdist.errors import CaptureError, ConfigError
 from jupyter_torchdist.notebook.cell import PreparedCell, prepare
 from jupyter_torchdist.notebook.options import CellOptions, parse, parser
-from jupyter_torchdist.notebook.view import headline, state_line, text_of
-from jupyter_torchdist.records import RunStatus, Source
+from jupyter_torchdist.notebook.view import state_line
+from jupyter_torchdist.records import Source
 from jupyter_torchdist.run_folder import find_run
 from jupyter_torchdist.stage.location import resolve_stage
 
@@ -28,7 +27,7 @@ _LISTED = 8
 
 
 @magics_class
-class TorchdistMagics(Magics):  # type: ignore[misc]
+class TorchdistMagics(Magics):
     """The magics of one shell."""
 
     @no_var_expand
@@ -58,7 +57,7 @@ class TorchdistMagics(Magics):  # type: ignore[misc]
     @no_var_expand
     @line_magic("torchdist")
     def torchdist_line(self, line: str) -> Any:
-        """``%torchdist status | runs | show RUN | stop RUN | logs RUN [--rank K]``; RUN is an id, a prefix, a name or last."""
+        """``%torchdist status | runs | show RUN | stop RUN | logs RUN [--rank K]``; RUN: id, prefix, name or last."""
         try:
             words = shlex.split(line)
         except ValueError as exc:
@@ -115,7 +114,9 @@ class TorchdistMagics(Magics):  # type: ignore[misc]
             rank = int(value)
             del rest[place : place + 2]
         handle = _live(rest or ["last"])
-        folder = handle.folder if handle else find_run(resolve_stage(None, host.notebook_folder()), _word(rest or ["last"]))
+        folder = (
+            handle.folder if handle else find_run(resolve_stage(None, host.notebook_folder()), _word(rest or ["last"]))
+        )
         if not folder.log(rank).exists():
             raise ConfigError(f"run {folder.run_id} has no rank {rank}.")
         print(folder.read_log(rank), end="")

@@ -71,7 +71,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--data", action="append", default=[], metavar="NAME=VAR", help="data from a variable; repeatable")
     p.add_argument("--out", metavar="VAR", help="put the result into this variable")
     p.add_argument("--timeout", metavar="TIME", help="end the run after this time: 90, 90s, 10m, 2h")
-    p.add_argument("--env", action="append", default=[], metavar="KEY=VALUE", help="a variable of the ranks; repeatable")
+    p.add_argument(
+        "--env", action="append", default=[], metavar="KEY=VALUE", help="a variable of the ranks; repeatable"
+    )
     p.add_argument("--tag", action="append", default=[], help="a tag for the run; repeatable")
     p.add_argument("--no-wait", action="store_true", help="return at once with a handle (see --out)")
     p.add_argument("--check", action="store_true", help="check everything and start nothing")
@@ -82,7 +84,9 @@ def parser() -> argparse.ArgumentParser:
 def parse(line: str) -> CellOptions | None:
     """The options of a line, None when help is asked for. Raises ``UsageError``, whatever the line holds."""
     if any("\ud800" <= character <= "\udfff" for character in line):
-        raise UsageError(f"%%torchdist: {line.strip()!r} has half of a surrogate pair, which no file can hold. Remove it.")
+        raise UsageError(
+            f"%%torchdist: {line.strip()!r} has half of a surrogate pair, which no file can hold. Remove it."
+        )
     try:
         words = shlex.split(line)
     except ValueError as exc:

@@ -1,6 +1,6 @@
 """Artifacts and checkpoints on a local stage: a publication is complete, or no reader sees it.
 
-A snapshot is taken into a hidden folder beside its place; publishing checksums it, adds the manifest and renames the folder.
+A snapshot is taken into a hidden folder beside its place; publishing adds checksums and the manifest, and renames it.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def check_artifact_name(name: object) -> str:
 
 
 def checkpoint_name(step: int) -> str:
-    """``step-00000042``: sorts as the steps do."""
-    return f"step-{step:08d}"
+    """``step-000000042``: sorts as the steps do."""
+    return f"step-{step:09d}"
 
 
 def new_partial(folder: Path) -> Path:

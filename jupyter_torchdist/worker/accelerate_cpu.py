@@ -1,6 +1,6 @@
 """Hugging Face accelerate on a rank without a GPU: it joins the run's world, where it would otherwise train N copies.
 
-Without ``cpu=True`` its ``PartialState``, which the HF Trainer makes too, takes such a rank for one of many single processes.
+Without ``cpu=True`` its ``PartialState``, which the HF Trainer makes too, takes such a rank for a single process.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ _STATE = "accelerate.state"
 class _Finder(MetaPathFinder):
     """Changes the module once, right after it was imported; accelerate itself is not imported for that."""
 
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name != _STATE:
             return None
         sys.meta_path.remove(self)

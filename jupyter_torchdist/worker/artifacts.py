@@ -123,7 +123,9 @@ class ArtifactManager:
         if found is None:
             raise FileNotFoundError(f"there is no complete checkpoint at {path}")
         if to is not None:
-            return shutil.copytree(path, Path(to), dirs_exist_ok=True, ignore=shutil.ignore_patterns(checkpoints.MANIFEST))
+            return shutil.copytree(
+                path, Path(to), dirs_exist_ok=True, ignore=shutil.ignore_patterns(checkpoints.MANIFEST)
+            )
         import torch
 
         try:
@@ -168,7 +170,7 @@ class ArtifactManager:
             partial, manifest = item
             try:
                 checkpoints.publish(partial, manifest)
-            except BaseException as exc:  # noqa: BLE001  shown by the next call, whatever it is
+            except BaseException as exc:
                 shutil.rmtree(partial, ignore_errors=True)
                 self._error = exc
             with self._idle:

@@ -107,7 +107,7 @@ def _compile_wrapped(tree: ast.Module, filename: str) -> CodeType:
         body.insert(0, ast.Global(names))
     make = ast.AsyncFunctionDef if is_async else ast.FunctionDef
     no_arguments = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
-    function = make(name=_WRAPPER, args=no_arguments, body=body, decorator_list=[])  # type: ignore[call-overload]
+    function = make(name=_WRAPPER, args=no_arguments, body=body, decorator_list=[])
     module = ast.fix_missing_locations(ast.Module([*future, function], []))
     code = compile(module, filename, "exec", dont_inherit=True)
     wrapper = next(c for c in code.co_consts if isinstance(c, CodeType) and c.co_name == _WRAPPER)
@@ -152,9 +152,9 @@ def _bound_names(body: list[ast.stmt]) -> set[str]:
             names.add(node.id)
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             names.update((a.asname or a.name.split(".")[0]) for a in node.names if a.name != "*")
-        elif isinstance(node, ast.ExceptHandler) and node.name:
-            names.add(node.name)
-        elif isinstance(node, (ast.MatchAs, ast.MatchStar)) and node.name:
+        elif (isinstance(node, ast.ExceptHandler) and node.name) or (
+            isinstance(node, (ast.MatchAs, ast.MatchStar)) and node.name
+        ):
             names.add(node.name)
         elif isinstance(node, ast.MatchMapping) and node.rest:
             names.add(node.rest)
@@ -194,10 +194,8 @@ def run_cell(cell: CompiledCell, main: ModuleType, provided: Mapping[str, Any], 
     for name, value in provided.items():
         namespace.setdefault(name, value)
     if cell.wrapped:
-        namespace[_STAR] = lambda module, level: exec(  # noqa: S102  the user's own star import
-            f"from {'.' * level}{module} import *", namespace
-        )
-    outcome = eval(cell.code, namespace)  # noqa: S307  running the user's cell is what a rank is for
+        namespace[_STAR] = lambda module, level: exec(f"from {'.' * level}{module} import *", namespace)
+    outcome = eval(cell.code, namespace)
     if inspect.iscoroutine(outcome):
         outcome = asyncio.run(_await(outcome))
     if cell.entry is not None:
@@ -228,7 +226,7 @@ def takes_argument(function: Any) -> bool:
     keywords = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
     if len(needed) > 1 or keywords:
         raise TypeError(
-            f"a train function takes no argument or one (the hyper-parameters); this one is {_name(function)}{signature}"
+            f"a train function takes no argument or one (the hyper-parameters); this is {_name(function)}{signature}"
         )
     has_star = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     return bool(needed) or (bool(positional) and positional[0].name in _HYPER_NAMES) or (has_star and not positional)

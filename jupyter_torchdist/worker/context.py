@@ -228,5 +228,3 @@ def get_context() -> Context:
 def report(**metrics: Any) -> None:
     """``report(loss=0.3)`` is ``get_context().get_metrics_reporter().log_metrics({"loss": 0.3})``."""
     get_context().get_metrics_reporter().log_metrics(metrics)
-
-

@@ -55,7 +55,7 @@ def _message(exc: BaseException) -> str:
         return f"{exc.msg} (line {exc.lineno})"
     try:
         text = str(exc)
-    except Exception:  # noqa: BLE001  __str__ of a user's exception may raise anything
+    except Exception:
         return "<the message could not be made>"
     return text[:8000].encode("utf-8", "backslashreplace").decode()
 

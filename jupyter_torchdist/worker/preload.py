@@ -25,7 +25,7 @@ def preload() -> list[str]:
     for name in _MODULES:
         try:
             importlib.import_module(name)
-        except Exception as exc:  # noqa: BLE001  a broken optional package must not keep the others from loading
+        except Exception as exc:
             problems.append(f"{name}: {type(exc).__name__}: {exc}")
     with contextlib.suppress(ImportError):
         from threadpoolctl import ThreadpoolController
@@ -39,7 +39,7 @@ def may_fork() -> bool:
     import torch
 
     tasks = len(os.listdir("/proc/self/task"))
-    return tasks == 1 and threading.active_count() == 1 and not torch.cuda.is_initialized()
+    return tasks == 1 and threading.active_count() == 1 and not bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
 def set_threads(n: int) -> None:

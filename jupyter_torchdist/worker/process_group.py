@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
+from torch.distributed import TCPStore, distributed_c10d  # type: ignore[attr-defined]
+from torch.distributed.distributed_c10d import PrefixStore
 
 from jupyter_torchdist.records import RankSpec
 
@@ -32,10 +33,10 @@ class _Group:
 
     def join(self, backend: str | None, **options: Any) -> None:
         if self.store is None:
-            self.store = dist.TCPStore(
+            self.store = TCPStore(
                 self.spec.master_addr, self.spec.master_port, None, is_master=False, timeout=_JOIN_TIMEOUT
             )
-        store = dist.PrefixStore(f"torchdist/{self.spec.restart_count}/{self.joined}", self.store)
+        store = PrefixStore(f"torchdist/{self.spec.restart_count}/{self.joined}", self.store)
         self.joined += 1
         _original(backend, store=store, rank=self.spec.rank, world_size=self.spec.world_size, **options)
 
@@ -76,7 +77,7 @@ def prepare(spec: RankSpec) -> _Group:
     """Puts the run's own ``init_process_group`` in the place of torch's."""
     group = _Group(spec)
     for module in (dist, distributed_c10d):
-        module.init_process_group = group.init_process_group
+        module.__dict__["init_process_group"] = group.init_process_group
     return group
 
 
@@ -100,7 +101,7 @@ def leave() -> None:
 def serve_store(address: str, listen_fd: int, world_size: int) -> None:
     """Hosts the store of a run on a listening socket until the process is ended."""
     port = _port(listen_fd)
-    store = dist.TCPStore(
+    store = TCPStore(
         address,
         port,
         world_size + 1,

@@ -126,7 +126,7 @@ def run_rank(spec: RankSpec) -> int:
             events.phase(RankPhase.RAISED, error=asdict(error_record(exc, places)), exitcode=code)
         else:
             _returned(events, spec, None)
-    except BaseException as exc:  # noqa: BLE001  whatever ended the train function is what the user must see
+    except BaseException as exc:
         record = error_record(exc, places)
         if not payload_loaded:
             record = _named_payload_problem(record)
@@ -139,7 +139,7 @@ def _cell_runner(cell: CompiledCell, main: Any, context: RankContext, hyper_para
     provided = {
         "ctx": context,
         "report": report,
-        "display": lambda *things: print(*things, sep="\n"),  # noqa: T201  what display is on a rank
+        "display": lambda *things: print(*things, sep="\n"),
         "get_context": get_context,
         SHELL_NAME: CellShell(main),
     }
@@ -156,7 +156,7 @@ def _returned(events: Events, spec: RankSpec, value: Any) -> None:
         buffer = io.BytesIO()
         Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
         data = buffer.getvalue()
-    except Exception as exc:  # noqa: BLE001  pickling runs code of the user's classes
+    except Exception as exc:
         problem = (
             f"the return value of rank {spec.rank} is a {type(value).__name__} that can not be pickled ({exc}); "
             "return plain data, or save it to get_model_dir()"
@@ -186,7 +186,7 @@ def _leave(artifacts: Any) -> None:
     if artifacts is not None:
         try:
             artifacts.close()
-        except Exception as exc:  # noqa: BLE001  the run has its outcome; this is one more line in the log
+        except Exception as exc:
             sys.stderr.write(f"jupyter_torchdist: {exc}\n")
     if "torch.distributed" in sys.modules:
         from jupyter_torchdist.worker import process_group
@@ -210,7 +210,7 @@ def _prepare_process(spec: RankSpec) -> None:
     for stream, fd in (("stdout", 1), ("stderr", 2)):
         # a lone surrogate in a print must not end the training, so what can not be encoded is escaped
         raw = io.FileIO(fd, "wb", closefd=False)
-        text = io.TextIOWrapper(raw, "utf-8", errors="backslashreplace", write_through=True)  # type: ignore[arg-type]
+        text = io.TextIOWrapper(raw, "utf-8", errors="backslashreplace", write_through=True)
         setattr(sys, stream, text)
         setattr(sys, f"__{stream}__", text)
     os.environ.clear()

@@ -42,7 +42,8 @@ class MetricsReporter:
         when = time.time()
         number = self._step(step)
         self._count += 1
-        if not isinstance(metrics, Mapping):
+        given: object = metrics
+        if not isinstance(given, Mapping):
             self._warn("", f"log_metrics takes a dict of names to numbers, got {type(metrics).__name__}; left out")
             return
         values: dict[str, MetricValue] = {}
@@ -79,7 +80,7 @@ class MetricsReporter:
             number = int(step)
             if not -(2**63) <= number < 2**63:
                 raise OverflowError
-        except Exception:  # noqa: BLE001  a step may be any object, and training goes on
+        except Exception:
             self._warn("step", f"step is {_short(step)}, not an int of 64 bits; the number of the report is taken")
             return self._count
         return number
@@ -91,7 +92,7 @@ class MetricsReporter:
             return
         try:
             number = as_metric(value)
-        except Exception as exc:  # noqa: BLE001  a value may be any object, and training goes on
+        except Exception as exc:
             self._warn(key, f"metric {key!r} is left out: {exc}")
             return
         values[key] = number
@@ -175,5 +176,5 @@ def _clean(text: str) -> str:
 def _short(value: Any) -> str:
     try:
         return repr(value)[:60]
-    except Exception:  # noqa: BLE001  a repr written by a user may raise anything
+    except Exception:
         return f"a {type(value).__name__}"

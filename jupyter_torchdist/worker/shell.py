@@ -77,7 +77,7 @@ class CellShell:
                     value = self._value(f"{field}:{spec}" if spec else field)
                     parts.append(str(Formatter().convert_field(value, conversion)))
             return "".join(parts)
-        except Exception:  # noqa: BLE001  braces that are the shell's own
+        except Exception:
             return self._dollars(text)
 
     def _dollars(self, text: str) -> str:
@@ -87,13 +87,13 @@ class CellShell:
             name = match[2].split(".")[0]
             try:
                 return str(self._value(match[2])) if name in self._main.__dict__ else match[0]
-            except Exception:  # noqa: BLE001  e.g. an attribute that is not there
+            except Exception:
                 return match[0]
 
         return _DOLLAR.sub(one, text)
 
     def _value(self, expression: str) -> Any:
-        return eval(expression, self._main.__dict__)  # noqa: S307  the user's own line
+        return eval(expression, self._main.__dict__)
 
     def _env(self, line: str) -> Any:
         if not line:
@@ -114,7 +114,5 @@ class CellShell:
 
     def _time(self, line: str) -> None:
         wall, cpu = time.perf_counter(), time.process_time()
-        exec(compile(line, "<%time>", "exec"), self._main.__dict__)  # noqa: S102  the user's own line
-        print(  # noqa: T201  what %time is for
-            f"CPU time: {time.process_time() - cpu:.3g} s, wall time: {time.perf_counter() - wall:.3g} s", flush=True
-        )
+        exec(compile(line, "<%time>", "exec"), self._main.__dict__)
+        print(f"CPU time: {time.process_time() - cpu:.3g} s, wall time: {time.perf_counter() - wall:.3g} s", flush=True)

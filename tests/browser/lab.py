@@ -109,7 +109,9 @@ class Lab:
         }
 
     def _wait_until_up(self, seconds: float) -> None:
-        request = urllib.request.Request(f"{self._address}/api/status", headers={"Authorization": f"token {self._token}"})
+        request = urllib.request.Request(
+            f"{self._address}/api/status", headers={"Authorization": f"token {self._token}"}
+        )
         deadline = time.monotonic() + seconds
         while True:
             try:

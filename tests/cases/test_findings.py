@@ -97,7 +97,10 @@ def test_f4_the_name_is_main(cell, body):
 
 def test_f4_a_script_with_spawned_children_does_not_run_again_in_them(cell):
     """A child that multiprocessing spawns does not run the cell again."""
-    cell("--workers 1", "import multiprocessing as mp, math\nprint('once')\nif __name__ == '__main__':\n    with mp.get_context('spawn').Pool(1) as pool:\n        print(pool.map(math.sqrt, [4]))")
+    cell(
+        "--workers 1",
+        "import multiprocessing as mp, math\nprint('once')\nif __name__ == '__main__':\n    with mp.get_context('spawn').Pool(1) as pool:\n        print(pool.map(math.sqrt, [4]))",
+    )
     assert cell.error is None, cell.text
     assert cell.logs[0].splitlines() == ["once", "[2.0]"]
 
@@ -141,7 +144,10 @@ def test_f6_a_huge_number_does_not_end_training(cell, value, expected):
 
 def test_f6_a_huge_number_in_a_list_or_as_a_step(cell):
     """A huge number inside a list, or as the step, does not end training either."""
-    cell("--workers 2", "log = ctx.get_metrics_reporter().log_metrics\nlog({'v': [1, 10**400]})\nlog({'a': 1}, step=10**400)\nlog({'a': 2})")
+    cell(
+        "--workers 2",
+        "log = ctx.get_metrics_reporter().log_metrics\nlog({'v': [1, 10**400]})\nlog({'a': 1}, step=10**400)\nlog({'a': 2})",
+    )
     assert cell.error is None, cell.text
     assert cell.result.last() == {"v": [1, math.inf], "a": 2}
     assert cell.result.get_metrics()["step"].tolist() == [0, 1, 2]
@@ -211,7 +217,12 @@ def test_f7_bytes_that_are_not_text(cell):
 
 @pytest.mark.parametrize(
     "options",
-    [{"hyper_params": {"x": "a\ud800b"}}, {"hyper_params": {"\ud800": 1}}, {"tags": ["a\ud800b"]}, {"env": {"X_F7": "a\ud800b"}}],
+    [
+        {"hyper_params": {"x": "a\ud800b"}},
+        {"hyper_params": {"\ud800": 1}},
+        {"tags": ["a\ud800b"]},
+        {"env": {"X_F7": "a\ud800b"}},
+    ],
     ids=["hyper_params", "key of hyper_params", "tags", "env"],
 )
 def test_f7_a_lone_surrogate_in_the_arguments_of_a_run(cluster, stage, options):

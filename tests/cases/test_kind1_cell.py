@@ -92,8 +92,14 @@ def test_b02_future_annotations_with_a_dataclass(cell, body):
     ("body", "shown"),
     [
         ("from typing import NamedTuple\nclass P(NamedTuple):\n    x: int = 1\nprint(P())", "P(x=1)"),
-        ("from typing import ClassVar\nfrom dataclasses import *\n@dataclass(slots=True)\nclass P:\n    n: ClassVar[int] = 3\n    x: int = 1\nprint(P(), P.n)", "P(x=1) 3"),
-        ("from enum import Enum\nclass E(Enum):\n    A = 1\nimport pickle\nprint(pickle.loads(pickle.dumps(E.A)) is E.A)", "True"),
+        (
+            "from typing import ClassVar\nfrom dataclasses import *\n@dataclass(slots=True)\nclass P:\n    n: ClassVar[int] = 3\n    x: int = 1\nprint(P(), P.n)",
+            "P(x=1) 3",
+        ),
+        (
+            "from enum import Enum\nclass E(Enum):\n    A = 1\nimport pickle\nprint(pickle.loads(pickle.dumps(E.A)) is E.A)",
+            "True",
+        ),
         ("from typing import TypedDict\nclass D(TypedDict):\n    x: int\nprint(D(x=1))", "{'x': 1}"),
     ],
     ids=["NamedTuple", "slots and ClassVar", "Enum", "TypedDict"],
@@ -200,7 +206,9 @@ def test_b05_neighbours(cell, body, shown):
         assert cell.error is None, cell.text
 
 
-@pytest.mark.parametrize("line", ["!echo $seen", "!echo {seen}", "x = !echo {seen + ''}\nprint(x[0])", "def f():\n    !echo $seen\nf()"])
+@pytest.mark.parametrize(
+    "line", ["!echo $seen", "!echo {seen}", "x = !echo {seen + ''}\nprint(x[0])", "def f():\n    !echo $seen\nf()"]
+)
 def test_b05_a_shell_line_reads_notebook_variables(cell, line):
     """A notebook variable that only a shell line uses travels too."""
     cell.shell.run_cell("seen = 'here'")
@@ -260,7 +268,7 @@ def test_b06_the_magic_named_in_a_string_is_no_magic(cell, capsys):
     """A cell that only talks about the magic, in a string or a comment, is left alone."""
     done = cell.shell.run_cell("text = '''\n%%torchdist --workers 2\nprint(1)\n'''\nlen(text)")
     assert done.success, capsys.readouterr()
-    done = cell.shell.run_cell("!true\ntext = \'\'\'a\n%%torchdist --workers 2\n\'\'\'\nlen(text)")
+    done = cell.shell.run_cell("!true\ntext = '''a\n%%torchdist --workers 2\n'''\nlen(text)")
     assert done.success, capsys.readouterr()
     done = cell.shell.run_cell("%%capture held\nprint('%%torchdist')\n")
     assert done.success and cell.shell.user_ns["held"].stdout == "%%torchdist\n"
@@ -426,7 +434,11 @@ def test_b12_lines_of_functions_and_odd_bodies(cell, body, expected):
     shown = cell.text
     for part in expected:
         assert part in shown, shown
-        shown = shown[shown.index(part) + len(part) :] if part.startswith(("cell,", "    ")) and "caused" not in str(expected) else shown
+        shown = (
+            shown[shown.index(part) + len(part) :]
+            if part.startswith(("cell,", "    ")) and "caused" not in str(expected)
+            else shown
+        )
 
 
 def test_b12_functions_of_other_notebook_cells_show_their_lines_too(cell):
@@ -440,7 +452,10 @@ def test_b12_functions_of_other_notebook_cells_show_their_lines_too(cell):
 
 def test_b12_the_source_is_there_for_inspect_and_warnings(cell):
     """``inspect.getsource`` finds the text of functions and classes of the body."""
-    cell("--workers 2", "import inspect\ndef f():\n    return 1  # ☃\nclass A:\n    pass\nprint(inspect.getsource(f) + inspect.getsource(A))")
+    cell(
+        "--workers 2",
+        "import inspect\ndef f():\n    return 1  # ☃\nclass A:\n    pass\nprint(inspect.getsource(f) + inspect.getsource(A))",
+    )
     same_on_both(cell, "def f():", "    return 1  # ☃", "class A:", "    pass", "")
 
 
@@ -489,8 +504,13 @@ def test_b13_plain_pickle_finds_classes_and_functions_by_name(cell, notebook, bo
 
 def test_b13_a_data_loader_with_spawned_workers_finds_the_dataset(cell):
     """A DataLoader with worker processes, forked or spawned, gets a dataset class of the notebook."""
-    cell.shell.run_cell("import torch\nclass Rows(torch.utils.data.Dataset):\n    def __len__(self): return 4\n    def __getitem__(self, i): return i")
-    cell("--workers 1", "from torch.utils.data import DataLoader\nprint([b.tolist() for b in DataLoader(Rows(), batch_size=2, num_workers=2)])")
+    cell.shell.run_cell(
+        "import torch\nclass Rows(torch.utils.data.Dataset):\n    def __len__(self): return 4\n    def __getitem__(self, i): return i"
+    )
+    cell(
+        "--workers 1",
+        "from torch.utils.data import DataLoader\nprint([b.tolist() for b in DataLoader(Rows(), batch_size=2, num_workers=2)])",
+    )
     assert cell.error is None and lines(cell) == ["[[0, 1], [2, 3]]"], cell.text
 
 

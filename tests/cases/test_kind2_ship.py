@@ -138,7 +138,10 @@ def test_b14_enum_members_come_back_as_themselves(cell, value):
 def test_b14_hyper_params_and_captured_names_share_the_enum(cell):
     """A member in the hyper-parameters is the one that the body reads by name."""
     assert cell.shell.run_cell(B14 + "hp = {'mode': Mode.B, 'cfg': cfg}\ndata = [Mode.A]").success
-    cell("--workers 2 --hparams hp --data d=data", "h = ctx.get_hyper_params()\nassert h['mode'] is Mode.B and h['cfg'].mode is Mode.A\nassert ctx.get_dataset_map()['d'][0] is Mode.A\nassert type(h['cfg']) is Cfg and h['cfg'] is cfg\nprint('same')")
+    cell(
+        "--workers 2 --hparams hp --data d=data",
+        "h = ctx.get_hyper_params()\nassert h['mode'] is Mode.B and h['cfg'].mode is Mode.A\nassert ctx.get_dataset_map()['d'][0] is Mode.A\nassert type(h['cfg']) is Cfg and h['cfg'] is cfg\nprint('same')",
+    )
     same_on_both(cell, "same")
 
 
@@ -157,8 +160,13 @@ def test_b14_an_enum_that_is_defined_in_a_function(go):
 
 def test_b16_a_dataclass_keeps_its_fields(cell):
     """A config dataclass of the notebook is whole on the rank, and what comes back is too."""
-    assert cell.shell.run_cell("from dataclasses import *\n@dataclass\nclass Cfg:\n    lr: float = .1\ncfg = Cfg()").success
-    cell("--workers 2", "from dataclasses import asdict, replace, fields\nassert asdict(cfg) == {'lr': 0.1}\nassert asdict(replace(cfg, lr=1)) == {'lr': 1}\nassert [f.name for f in fields(Cfg)] == ['lr']\nreturn replace(cfg, lr=2)")
+    assert cell.shell.run_cell(
+        "from dataclasses import *\n@dataclass\nclass Cfg:\n    lr: float = .1\ncfg = Cfg()"
+    ).success
+    cell(
+        "--workers 2",
+        "from dataclasses import asdict, replace, fields\nassert asdict(cfg) == {'lr': 0.1}\nassert asdict(replace(cfg, lr=1)) == {'lr': 1}\nassert [f.name for f in fields(Cfg)] == ['lr']\nreturn replace(cfg, lr=2)",
+    )
     assert cell.error is None, cell.text
     assert dataclasses.asdict(cell.result.value) == {"lr": 2}
     assert type(cell.result.value) is cell.shell.user_ns["Cfg"]
@@ -166,7 +174,15 @@ def test_b16_a_dataclass_keeps_its_fields(cell):
 
 @pytest.mark.parametrize(
     "decoration",
-    ["", "(frozen=True)", "(slots=True)", "(kw_only=True)", "(order=True)", "(frozen=True, slots=True)", "(unsafe_hash=True)"],
+    [
+        "",
+        "(frozen=True)",
+        "(slots=True)",
+        "(kw_only=True)",
+        "(order=True)",
+        "(frozen=True, slots=True)",
+        "(unsafe_hash=True)",
+    ],
 )
 def test_b16_dataclasses_of_every_kind_in_the_hyper_params(cell, decoration):
     """Frozen, slotted and other dataclasses with defaults, factories and pseudo-fields are whole on the rank."""
@@ -177,7 +193,10 @@ def test_b16_dataclasses_of_every_kind_in_the_hyper_params(cell, decoration):
         f"@dataclass{decoration}\nclass Sub(Cfg):\n    inner: Cfg = field(default_factory=Cfg)\n"
         "hp = {'cfg': Sub(), 'made': make_dataclass('Made', [('x', int, 5)])()}\nMade = type(hp['made'])"
     ).success
-    cell("--workers 2 --hparams hp", "from dataclasses import *\nh = ctx.get_hyper_params()\nc = h['cfg']\nprint(asdict(c), asdict(replace(c, lr=1))['lr'], len(fields(c)), c == replace(c, seed=1), asdict(h['made']))")
+    cell(
+        "--workers 2 --hparams hp",
+        "from dataclasses import *\nh = ctx.get_hyper_params()\nc = h['cfg']\nprint(asdict(c), asdict(replace(c, lr=1))['lr'], len(fields(c)), c == replace(c, seed=1), asdict(h['made']))",
+    )
     same_on_both(cell, "{'lr': 0.1, 'tags': [], 'inner': {'lr': 0.1, 'tags': []}} 1 3 True {'x': 5}")
 
 
@@ -278,7 +297,9 @@ def test_b19_a_huge_variable_is_shipped_once(cell, jobs):
 
 def test_b19_shared_and_unused_arrays(cell, jobs):
     """What two variables share travels once and is one object there; what is not used does not travel."""
-    assert cell.shell.run_cell("import numpy\nbig = numpy.zeros(1_000_000)\na = {'x': big}\nb = [big, big]\nunused = numpy.ones(5_000_000)").success
+    assert cell.shell.run_cell(
+        "import numpy\nbig = numpy.zeros(1_000_000)\na = {'x': big}\nb = [big, big]\nunused = numpy.ones(5_000_000)"
+    ).success
     cell("--workers 2", "print(a['x'] is b[0], b[0] is b[1])")
     same_on_both(cell, "True True")
     assert 8_000_000 <= len(packed_bytes(jobs[0])) < 9_000_000
@@ -291,11 +312,17 @@ def test_b19_a_large_value_that_is_no_array(cell):
     same_on_both(cell, "50000000 500000")
 
 
-@pytest.mark.parametrize("make", ["torch.zeros(10_000_000)", "pandas.DataFrame({'x': numpy.zeros(10_000_000)})", "torch.nn.Linear(3000, 3000)"])
+@pytest.mark.parametrize(
+    "make",
+    ["torch.zeros(10_000_000)", "pandas.DataFrame({'x': numpy.zeros(10_000_000)})", "torch.nn.Linear(3000, 3000)"],
+)
 def test_b19_tensors_frames_and_models(cell, make):
     """A tensor, a frame and a model of some ten MB arrive whole."""
     assert cell.shell.run_cell(f"import numpy, pandas, torch\nbig = {make}").success
-    cell("--workers 2", "print(type(big).__name__)\nif hasattr(big, 'parameters'): sum(p.sum() for p in big.parameters()).backward()")
+    cell(
+        "--workers 2",
+        "print(type(big).__name__)\nif hasattr(big, 'parameters'): sum(p.sum() for p in big.parameters()).backward()",
+    )
     assert cell.error is None, cell.text
 
 
@@ -356,14 +383,20 @@ def test_b20_only_what_the_body_uses_travels(cell, jobs, body):
 def test_b20_a_notebook_function_brings_only_its_own_names(cell, jobs):
     """A function of the notebook brings the names that it reads, and no history and no other name."""
     assert cell.shell.run_cell(SECRETS + "\nscale = 3\ndef f(x):\n    return x * scale", store_history=True).success
-    cell("--workers 2", "print(f(2), sorted(n for n in globals() if n in ('In', 'Out', 'token', 'lock', '_ih', 'scale')))")
+    cell(
+        "--workers 2",
+        "print(f(2), sorted(n for n in globals() if n in ('In', 'Out', 'token', 'lock', '_ih', 'scale')))",
+    )
     same_on_both(cell, "6 ['scale']")
     assert b"s3cret" not in packed_bytes(jobs[0])
 
 
 def test_b20_the_source_of_a_notebook_function_is_there_on_the_rank(cell):
     """``inspect.getsource`` finds a shipped function's own lines, also where the rest of its cell stays behind."""
-    assert cell.shell.run_cell("token = 's3cret'\n@(lambda g: g)\ndef f(\n    x,\n):\n    return [\n        x,\n    ]\nafter = 's3cret'", store_history=True).success
+    assert cell.shell.run_cell(
+        "token = 's3cret'\n@(lambda g: g)\ndef f(\n    x,\n):\n    return [\n        x,\n    ]\nafter = 's3cret'",
+        store_history=True,
+    ).success
     cell("--workers 2", "import inspect\nprint(inspect.getsource(f).strip())")
     same_on_both(cell, "@(lambda g: g)", "def f(", "    x,", "):", "    return [", "        x,", "    ]")
 
@@ -371,8 +404,12 @@ def test_b20_the_source_of_a_notebook_function_is_there_on_the_rank(cell):
 def test_b20_the_function_of_the_api_too(cell):
     """Through the API a function of the notebook brings only what it uses."""
     cell.shell.user_ns["stage"] = str(cell.stage)
-    assert cell.shell.run_cell(SECRETS + "\nscale = 3\ndef train():\n    return scale, 'token' in globals(), 'lock' in globals()").success
-    assert cell.shell.run_cell("from jupyter_torchdist import *\nr = PyTorchDistributor(train, PyTorchScalingConfig(1, 2)).run(artifact_stage_location=stage, display='none')\nassert r.value == (3, False, False), r.value").success
+    assert cell.shell.run_cell(
+        SECRETS + "\nscale = 3\ndef train():\n    return scale, 'token' in globals(), 'lock' in globals()"
+    ).success
+    assert cell.shell.run_cell(
+        "from jupyter_torchdist import *\nr = PyTorchDistributor(train, PyTorchScalingConfig(1, 2)).run(artifact_stage_location=stage, display='none')\nassert r.value == (3, False, False), r.value"
+    ).success
 
 
 # ------------------------------------------------------------ B22
@@ -384,7 +421,10 @@ def test_b22_the_return_value(go):
     assert result.value == {"score": 1} and result.values == {0: {"score": 1}, 1: {"score": 2}}
 
 
-@pytest.mark.parametrize("make", ["threading.Lock()", "(i for i in [1])", "open('/dev/null')", "{'a': [threading.Lock()]}", "sys._getframe()"])
+@pytest.mark.parametrize(
+    "make",
+    ["threading.Lock()", "(i for i in [1])", "open('/dev/null')", "{'a': [threading.Lock()]}", "sys._getframe()"],
+)
 def test_b22_a_value_that_can_not_be_pickled(go, make):
     """Metrics and files are kept, and asking for the value says that the return value is at fault."""
 
@@ -513,7 +553,9 @@ def test_b26_variables_set_in_the_notebook(cell, monkeypatch):
         monkeypatch.setenv(name, "9")
         monkeypatch.delenv(name)
     body = "import os\nprint(os.environ.get('FOO_B26'), os.environ['WORLD_SIZE'], os.environ['MASTER_ADDR'] != '9', os.environ['LOCAL_RANK'] == os.environ['RANK'] == str(ctx.get_rank()), os.environ.get('CUDA_VISIBLE_DEVICES'))"
-    cell.shell.run_cell("import os\nfor n in ('RANK', 'MASTER_ADDR', 'CUDA_VISIBLE_DEVICES', 'WORLD_SIZE', 'LOCAL_RANK'): os.environ[n] = '9'\nos.environ['FOO_B26'] = '1'")
+    cell.shell.run_cell(
+        "import os\nfor n in ('RANK', 'MASTER_ADDR', 'CUDA_VISIBLE_DEVICES', 'WORLD_SIZE', 'LOCAL_RANK'): os.environ[n] = '9'\nos.environ['FOO_B26'] = '1'"
+    )
     cell("--workers 2", body)
     same_on_both(cell, "1 2 True True ")
     cell.shell.run_cell("os.environ['FOO_B26'] = 'two words = ü'")
@@ -633,7 +675,25 @@ def test_b28_blanks_and_other_letters_in_paths(tmp_path, env):
     assert encoded.startswith(os.fsencode(str(folder / "out")))
 
 
-@pytest.mark.parametrize("name", ["a b", "模型", "it's", 'q"uote', "dollar$HOME", "semi;colon", "per%cent", "#hash", "new\nline", "[1]", "~tilde", "-dash", "a=b", "back\\slash"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a b",
+        "模型",
+        "it's",
+        'q"uote',
+        "dollar$HOME",
+        "semi;colon",
+        "per%cent",
+        "#hash",
+        "new\nline",
+        "[1]",
+        "~tilde",
+        "-dash",
+        "a=b",
+        "back\\slash",
+    ],
+)
 def test_b28_stages_and_folders_with_odd_names(go, tmp_path, monkeypatch, name):
     """Stages and working folders with any legal name work."""
     folder = tmp_path / name
@@ -686,7 +746,10 @@ def test_b30_an_object_store_that_is_too_small(tmp_path):
 @pytest.mark.parametrize("call", ["parse_args()", "parse_known_args()[0]"])
 def test_c01_argparse_in_the_body(cell, call):
     """``sys.argv`` has one element on a rank, so the defaults apply."""
-    cell("--workers 2", f"import argparse, sys\np = argparse.ArgumentParser()\np.add_argument('--lr', type=float, default=0.1)\nprint(len(sys.argv), p.{call}.lr)")
+    cell(
+        "--workers 2",
+        f"import argparse, sys\np = argparse.ArgumentParser()\np.add_argument('--lr', type=float, default=0.1)\nprint(len(sys.argv), p.{call}.lr)",
+    )
     same_on_both(cell, "1 0.1")
 
 
@@ -739,7 +802,11 @@ def test_c05_relative_reads(notebook, flags):
     notebook.shell.run_cell("%cd -q sub")
     notebook(flags, "import os\nprint(open('../data/x.csv').read(), os.getcwd())")
     same_on_both(notebook, f"a,b {notebook.folder / 'sub'}")
-    assert sorted(p.relative_to(notebook.folder).as_posix() for p in notebook.folder.rglob("*")) == ["data", "data/x.csv", "sub"]
+    assert sorted(p.relative_to(notebook.folder).as_posix() for p in notebook.folder.rglob("*")) == [
+        "data",
+        "data/x.csv",
+        "sub",
+    ]
 
 
 def test_c05_a_missing_file_says_where_the_rank_stands(notebook):
@@ -815,7 +882,10 @@ def test_c06_functions_of_the_notebook_keep_their_identity(cell):
 THREADS = "import os, torch\nprint(torch.get_num_threads(), os.environ.get('OMP_NUM_THREADS'))"
 
 
-@pytest.mark.parametrize(("flags", "expected"), [("--cpus 2", "2 2"), ("--cpus 0.5", "1 1"), ("--cpus 1", "1 1"), ("", "1 1"), ("--cpus 1.5", "1 1")])
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [("--cpus 2", "2 2"), ("--cpus 0.5", "1 1"), ("--cpus 1", "1 1"), ("", "1 1"), ("--cpus 1.5", "1 1")],
+)
 def test_c08_threads_are_the_cpus_that_a_rank_asked_for(cell, flags, expected):
     """Intra-op threads are the rank's CPUs, at least 1."""
     cell("--workers 2 " + flags, THREADS)
@@ -824,6 +894,7 @@ def test_c08_threads_are_the_cpus_that_a_rank_asked_for(cell, flags, expected):
 
 def test_c08_no_cpus_is_a_valid_number_of_threads(go):
     """``num_cpus=0`` gives a valid number of threads, and libgomp has nothing to say."""
+
     def train():
         import torch
 
@@ -848,7 +919,13 @@ def test_c08_named_values_are_there_before_torch(cell, go, place, monkeypatch):
         import torch
 
         pools = [p["num_threads"] for p in threadpoolctl.threadpool_info() if p["user_api"] == "openmp"]
-        return torch.get_num_threads(), os.environ["OMP_NUM_THREADS"], os.environ["TOKENIZERS_PARALLELISM"], weights.sum().item(), set(pools) <= {3}
+        return (
+            torch.get_num_threads(),
+            os.environ["OMP_NUM_THREADS"],
+            os.environ["TOKENIZERS_PARALLELISM"],
+            weights.sum().item(),
+            set(pools) <= {3},
+        )
 
     expected = (3, "3", "false", 3.0, True)
     if place == "api":
@@ -868,7 +945,10 @@ def test_c08_named_values_are_there_before_torch(cell, go, place, monkeypatch):
 @pytest.mark.parametrize("value", ["0", "x", "-1", "", "4,2"])
 def test_c08_a_bad_number_of_threads_is_not_fatal(cell, value):
     """A wrong ``OMP_NUM_THREADS`` does not end the run, and torch has at least one thread."""
-    cell(f"--workers 2 --env 'OMP_NUM_THREADS={value}'", "import torch\nassert torch.get_num_threads() >= 1\ntorch.ones(300, 300) @ torch.ones(300, 300)\nprint('ok')")
+    cell(
+        f"--workers 2 --env 'OMP_NUM_THREADS={value}'",
+        "import torch\nassert torch.get_num_threads() >= 1\ntorch.ones(300, 300) @ torch.ones(300, 300)\nprint('ok')",
+    )
     assert cell.error is None, cell.text
     assert cell.logs[0].endswith("ok\n")
 
@@ -912,7 +992,16 @@ def pngs(result):
     return [f.name for f in files]
 
 
-@pytest.mark.parametrize("more", ["", "DISPLAY=:99", "MPLBACKEND=module://matplotlib_inline.backend_inline", "MPLBACKEND=module://no.such.backend", "MPLBACKEND=TkAgg"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        "",
+        "DISPLAY=:99",
+        "MPLBACKEND=module://matplotlib_inline.backend_inline",
+        "MPLBACKEND=module://no.such.backend",
+        "MPLBACKEND=TkAgg",
+    ],
+)
 def test_c09_matplotlib_draws_with_agg(cell, monkeypatch, more):
     """Ranks draw with Agg whatever the kernel's backend and display are, and ``show`` returns without noise."""
     if more:
@@ -933,8 +1022,13 @@ def test_c09_a_backend_that_the_user_names(cell):
 
 def test_c09_savefig_from_a_thread_and_a_figure_from_the_notebook(cell):
     """A figure is saved from a thread, and a captured figure of the notebook works."""
-    cell.shell.run_cell("import matplotlib; matplotlib.use('agg')\nimport matplotlib.pyplot as plt\nfig, ax = plt.subplots()")
-    cell("--workers 2", "import threading\nt = threading.Thread(target=lambda: fig.savefig(ctx.get_model_dir() + '/f-%d.png' % ctx.get_rank()))\nt.start(); t.join()\nprint(plt.get_backend().lower())")
+    cell.shell.run_cell(
+        "import matplotlib; matplotlib.use('agg')\nimport matplotlib.pyplot as plt\nfig, ax = plt.subplots()"
+    )
+    cell(
+        "--workers 2",
+        "import threading\nt = threading.Thread(target=lambda: fig.savefig(ctx.get_model_dir() + '/f-%d.png' % ctx.get_rank()))\nt.start(); t.join()\nprint(plt.get_backend().lower())",
+    )
     same_on_both(cell, "agg")
     assert pngs(cell.result) == ["f-0.png", "f-1.png"]
 
@@ -950,7 +1044,9 @@ def test_c09_a_kernel_with_inline_plots(tmp_path):
         "print(plt.get_backend())\nprint(ascii((result.logs(0), result.logs(1), [f.name for f in result.get_model_dir().iterdir()])))\nplt.plot([1]);",
     ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
-    NotebookClient(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}).execute()
+    NotebookClient(
+        notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()
     outputs = notebook.cells[2].outputs
     text = "".join(o.get("text", "") for o in outputs)
     backend, logs = text.splitlines()[:2]
@@ -976,7 +1072,10 @@ print(a.num_processes, a.process_index, torch.zeros(1, device=a.device).device)
 @pytest.mark.parametrize("world", [2, 2, 3])
 def test_c13_accelerate_has_the_world_of_the_run(cell, world):
     """``Accelerator()`` has the run's world size, rank and device on CPU ranks."""
-    cell(f"--workers {world} --cpus 0.5", C13 + "assert torch.zeros(1, device=a.device).device == torch.zeros(1, device=ctx.get_device()).device")
+    cell(
+        f"--workers {world} --cpus 0.5",
+        C13 + "assert torch.zeros(1, device=a.device).device == torch.zeros(1, device=ctx.get_device()).device",
+    )
     assert cell.error is None, cell.text
     assert {rank: text.splitlines()[-1] for rank, text in cell.logs.items()} == {
         rank: f"{world} {rank} cpu" for rank in range(world)
@@ -1004,10 +1103,15 @@ a.end_training()
     assert {text.splitlines()[-1] for text in cell.logs.values()} == {"0.5 [0.0, 1.0]"}
 
 
-@pytest.mark.parametrize("make", ["Accelerator(cpu=True)", "PartialState()", "PartialState(cpu=True)", "PartialState(cpu=False)"])
+@pytest.mark.parametrize(
+    "make", ["Accelerator(cpu=True)", "PartialState()", "PartialState(cpu=True)", "PartialState(cpu=False)"]
+)
 def test_c13_other_ways_to_ask(cell, make):
     """The other ways to ask accelerate have the run's world too."""
-    cell("--workers 2", f"from accelerate import Accelerator, PartialState\na = {make}\nprint(a.num_processes, a.process_index, a.device.type)")
+    cell(
+        "--workers 2",
+        f"from accelerate import Accelerator, PartialState\na = {make}\nprint(a.num_processes, a.process_index, a.device.type)",
+    )
     assert cell.error is None, cell.text
     assert [text.splitlines()[-1] for _, text in sorted(cell.logs.items())] == ["2 0 cpu", "2 1 cpu"]
 
@@ -1018,13 +1122,18 @@ def test_c13_other_worlds(cell, flags):
     cell(flags, C13)
     assert cell.error is None, cell.text
     world = len(cell.logs)
-    assert [text.splitlines()[-1] for _, text in sorted(cell.logs.items())] == [f"{world} {r} cpu" for r in range(world)]
+    assert [text.splitlines()[-1] for _, text in sorted(cell.logs.items())] == [
+        f"{world} {r} cpu" for r in range(world)
+    ]
 
 
 @pytest.mark.gpu
 def test_c13_accelerate_on_a_gpu(cell):
     """``Accelerator()`` has the rank's GPU."""
-    cell("--workers 1 --gpus 1", C13 + "assert torch.zeros(1, device=a.device).device == torch.zeros(1, device=ctx.get_device()).device")
+    cell(
+        "--workers 1 --gpus 1",
+        C13 + "assert torch.zeros(1, device=a.device).device == torch.zeros(1, device=ctx.get_device()).device",
+    )
     assert cell.error is None, cell.text
     assert re.search(r"1 0 cuda(:0)?$", cell.logs[0].strip())
 

@@ -142,7 +142,13 @@ def test_b80_tensors_and_numpy_scalars(go):
         import torch
 
         get_context().get_metrics_reporter().log_metrics(
-            {"a": torch.tensor(0.5, requires_grad=True), "b": np.float32(1), "c": np.int64(2), "d": torch.tensor([3.0]), "e": True}
+            {
+                "a": torch.tensor(0.5, requires_grad=True),
+                "b": np.float32(1),
+                "c": np.int64(2),
+                "d": torch.tensor([3.0]),
+                "e": True,
+            }
         )
 
     result = go(train)
@@ -248,7 +254,9 @@ def test_b82_a_vector_a_nested_dict_a_text_and_none(go):
         import torch
 
         for _ in range(3):
-            get_context().get_metrics_reporter().log_metrics({"v": torch.ones(3), "m": {"f1": 0.5}, "s": "text", "n": None})
+            get_context().get_metrics_reporter().log_metrics(
+                {"v": torch.ones(3), "m": {"f1": 0.5}, "s": "text", "n": None}
+            )
 
     result = go(train)
     assert result.state == "finished"
@@ -601,7 +609,9 @@ def test_b84_many_points_of_many_metrics_on_all_ranks(kernel):
 )
 def test_b84_the_last_point_is_drawn(kernel, steps, expected):
     """Whatever the number and the order of the steps, the last report is the last point in the browser."""
-    sent = kernel(body(f"log = ctx.get_metrics_reporter().log_metrics\nfor n, s in enumerate({steps}): log({{'x': n}}, step=s)"))
+    sent = kernel(
+        body(f"log = ctx.get_metrics_reporter().log_metrics\nfor n, s in enumerate({steps}): log({{'x': n}}, step=s)")
+    )
     series, _ = sent.drawn()
     wanted = list(eval(steps))
     assert (series["x"][0][-1], series["x"][1][-1]) == (wanted[-1], len(wanted) - 1)
@@ -689,9 +699,19 @@ def test_b86_the_output_of_a_run_with_another_end_stands_alone(kernel, code, sta
 
 def test_b86_a_reload_in_the_middle_of_a_run_reconnects(kernel):
     """A browser that comes in the middle of a run asks for a snapshot and gets everything that was there."""
-    kernel(body("import time\nfor i in range(100): report(x=i)\nprint('ready', flush=True)\nwhile not ctx.should_stop(): time.sleep(0.01)\nreport(x=1000)", flags="--workers 1 --no-wait", out="live"))
+    kernel(
+        body(
+            "import time\nfor i in range(100): report(x=i)\nprint('ready', flush=True)\nwhile not ctx.should_stop(): time.sleep(0.01)\nreport(x=1000)",
+            flags="--workers 1 --no-wait",
+            out="live",
+        )
+    )
     kernel("import time\nwhile 'ready' not in live.logs(0) or live.status.reports < 100: time.sleep(0.01)")
-    opened = [m for m in kernel("from jupyter_torchdist.notebook.view import show\nshow(live, 1)").messages if m["msg_type"] == "comm_open"]
+    opened = [
+        m
+        for m in kernel("from jupyter_torchdist.notebook.view import show\nshow(live, 1)").messages
+        if m["msg_type"] == "comm_open"
+    ]
     comm_id = opened[-1]["content"]["comm_id"]
     message = kernel.client.session.msg("comm_msg", {"comm_id": comm_id, "data": {"kind": "snapshot"}})
     kernel.client.shell_channel.send(message)
