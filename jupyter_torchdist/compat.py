@@ -15,30 +15,24 @@ PyTorchTrainer = PyTorchDistributor
 ScalingConfig = PyTorchScalingConfig
 getContext = get_context
 
-_PATHS: dict[str, dict[str, object]] = {
-    "snowflake.ml.modeling.distributors.pytorch": {
-        "PyTorchDistributor": PyTorchDistributor,
-        "PyTorchTrainer": PyTorchDistributor,
-        "PyTorchScalingConfig": PyTorchScalingConfig,
-        "ScalingConfig": PyTorchScalingConfig,
-        "WorkerResourceConfig": WorkerResourceConfig,
-        "Context": Context,
-        "get_context": get_context,
-        "getContext": get_context,
-    },
-    "snowflake.ml.modeling.distributors.pytorch.pytorch_trainer": {
-        "PyTorchDistributor": PyTorchDistributor,
-        "PyTorchTrainer": PyTorchDistributor,
-        "PyTorchScalingConfig": PyTorchScalingConfig,
-    },
-    "snowflake.ml.modeling.distributors.pytorch.scaling_config": {
-        "PyTorchScalingConfig": PyTorchScalingConfig,
-        "ScalingConfig": PyTorchScalingConfig,
-        "WorkerResourceConfig": WorkerResourceConfig,
-    },
-    "snowflake.ml.modeling.distributors.pytorch.context": {"Context": Context, "get_context": get_context},
-    "snowflake.ml.data.data_connector": {"DataConnector": DataConnector},
-    "snowflake.ml.data.sharded_data_connector": {"ShardedDataConnector": ShardedDataConnector},
+_RUN: dict[str, object] = {
+    "PyTorchDistributor": PyTorchDistributor,
+    "PyTorchTrainer": PyTorchTrainer,
+    "PyTorchScalingConfig": PyTorchScalingConfig,
+    "ScalingConfig": ScalingConfig,
+    "WorkerResourceConfig": WorkerResourceConfig,
+    "Context": Context,
+    "get_context": get_context,
+    "getContext": getContext,
+}
+_DATA: dict[str, object] = {"DataConnector": DataConnector, "ShardedDataConnector": ShardedDataConnector}
+_DISTRIBUTORS = "snowflake.ml.modeling.distributors.pytorch"
+#: the reference spreads its names over modules, and moved some of them once: each module answers for all
+_PATHS = {
+    **dict.fromkeys(
+        (_DISTRIBUTORS, *(f"{_DISTRIBUTORS}.{name}" for name in ("pytorch_trainer", "scaling_config", "context"))), _RUN
+    ),
+    **dict.fromkeys((f"snowflake.ml.data{name}" for name in ("", ".data_connector", ".sharded_data_connector")), _DATA),
 }
 
 

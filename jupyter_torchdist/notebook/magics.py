@@ -76,6 +76,8 @@ class TorchdistMagics(Magics):
             raise UsageError(f"%torchdist {word}: {exc}") from exc
 
     def _status(self, arguments: list[str]) -> None:
+        if arguments:
+            raise ConfigError(f"it takes no argument, not {arguments[0]!r}; %torchdist show RUN tells about one run.")
         connected = cluster.connected()
         if connected is None:
             print("no cluster is connected yet; the first run starts one")
@@ -86,6 +88,8 @@ class TorchdistMagics(Magics):
             print(f"  {handle.run_id}: {state_line(handle)}")
 
     def _runs(self, arguments: list[str]) -> Any:
+        if len(arguments) > 1:
+            raise ConfigError(f"it takes one stage, not {len(arguments)}; put quotes around a name with blanks.")
         return api.runs(arguments[0] if arguments else None)
 
     def _show(self, arguments: list[str]) -> Any:

@@ -1140,7 +1140,6 @@ def test_c13_accelerate_on_a_gpu(cell):
 
 def test_c13_lightning(cell):
     """Lightning with a matching world starts no process."""
-    pytest.importorskip("lightning", reason="Lightning is not installed")
     cell("--workers 2", """\
 import lightning, psutil, torch
 class M(lightning.LightningModule):
@@ -1155,6 +1154,33 @@ lightning.Trainer(accelerator="cpu", devices=2, strategy="ddp", max_steps=1, log
 assert psutil.Process().children(recursive=True) == before
 """)  # fmt: skip
     assert cell.error is None, cell.text
+
+
+def test_c13_the_trainer_of_transformers(cell):
+    """The HF Trainer trains one model in the run's group and starts no process."""
+    cell("--workers 2", """\
+import os, torch
+os.environ["HF_HUB_OFFLINE"] = "1"
+from transformers import Trainer, TrainingArguments
+class M(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.l = torch.nn.Linear(1, 1)
+    def forward(self, x, labels=None):
+        y = self.l(x)
+        return {"loss": (y - labels).pow(2).mean(), "logits": y}
+torch.manual_seed(ctx.get_rank())
+model = M()
+data = [{"x": torch.tensor([float(i)]), "labels": torch.tensor([2.0 * i])} for i in range(8)]
+arguments = TrainingArguments(ctx.get_model_dir() + "/t", max_steps=2, per_device_train_batch_size=2, report_to=[], use_cpu=True, save_strategy="no", disable_tqdm=True)
+trainer = Trainer(model=model, args=arguments, train_dataset=data)
+trainer.train()
+print(trainer.args.world_size, trainer.args.process_index, round(model.l.weight.item(), 6))
+""")  # fmt: skip
+    assert cell.error is None, cell.text
+    last = [cell.logs[rank].strip().splitlines()[-1].split() for rank in (0, 1)]
+    assert [(world, rank) for world, rank, _ in last] == [("2", "0"), ("2", "1")]
+    assert last[0][2] == last[1][2], "both ranks hold the same model"
 
 
 def test_wrong_data_for_the_ranks_is_refused(go):

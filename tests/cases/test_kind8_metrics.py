@@ -6,8 +6,6 @@ import base64
 import itertools
 import json
 import math
-import queue
-import struct
 from array import array
 
 import nbformat
@@ -15,19 +13,10 @@ import pytest
 
 from jupyter_torchdist import PyTorchDistributor, PyTorchScalingConfig, get_context
 from jupyter_torchdist.driver.series import Series
-from jupyter_torchdist.records import RUN_MIME
+from tests.kernel import PLOTLY_MIME as PLOTLY
+from tests.kernel import RUN_MIME, Sent, running_kernel, strict
 
-PLOTLY = "application/vnd.plotly.v1+json"
 TWO = PyTorchScalingConfig(1, 2)
-
-
-def strict(text):
-    """JSON as a browser reads it."""
-
-    def refuse(word):
-        raise ValueError(f"{word} is not JSON")
-
-    return json.loads(text, parse_constant=refuse)
 
 
 def points(trace):
@@ -455,113 +444,8 @@ def test_c23_the_last_point_of_a_thinned_series_is_the_last_report(count):
 
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory):
-    from jupyter_client.manager import start_new_kernel
-
-    folder = tmp_path_factory.mktemp("kernel")
-    manager, client = start_new_kernel(kernel_name="python3", cwd=str(folder))
-    run = _Kernel(client, folder)
-    run("%load_ext jupyter_torchdist")
-    yield run
-    client.stop_channels()
-    manager.shutdown_kernel()
-
-
-class _Kernel:
-    """Executes cells in one kernel and keeps what it sent for each."""
-
-    def __init__(self, client, folder):
-        self.client = client
-        self.folder = folder
-        self.notebook = nbformat.v4.new_notebook()
-
-    def __call__(self, source, timeout=120):
-        sent = _Sent(self.client.execute(source))
-        while True:
-            message = self.client.get_iopub_msg(timeout=timeout)
-            sent.add(message)
-            if message["parent_header"].get("msg_id") != sent.id:
-                continue
-            if message["msg_type"] == "status" and message["content"]["execution_state"] == "idle":
-                break
-        reply = self.client.get_shell_msg(timeout=timeout)
-        sent.reply = reply["content"]
-        cell = nbformat.v4.new_code_cell(source)
-        cell.outputs = sent.outputs()
-        self.notebook.cells.append(cell)
-        return sent
-
-    def drain(self):
-        """What comes after the end of a cell."""
-        late = []
-        while True:
-            try:
-                late.append(self.client.get_iopub_msg(timeout=0.2))
-            except queue.Empty:
-                return late
-
-
-class _Sent:
-    def __init__(self, message_id):
-        self.id = message_id
-        self.messages = []
-        self.reply = None
-
-    def add(self, message):
-        self.messages.append(message)
-
-    def of(self, *types):
-        return [m for m in self.messages if m["msg_type"] in types]
-
-    @property
-    def updates(self):
-        return [m for m in self.of("comm_msg") if m["content"]["data"].get("kind") == "update"]
-
-    @property
-    def text(self):
-        return "".join(m["content"]["text"] for m in self.of("stream"))
-
-    @property
-    def bytes(self):
-        """Of everything that the run sent: content and buffers."""
-        return sum(
-            len(json.dumps(m["content"])) + sum(len(b) for b in m["buffers"])
-            for m in self.of("comm_open", "comm_msg", "comm_close", "display_data", "update_display_data")
-        )
-
-    def outputs(self):
-        """The cell's outputs as a notebook saves them."""
-        outputs, by_id = [], {}
-        for message in self.messages:
-            kind = message["msg_type"]
-            if kind == "update_display_data":
-                for output in by_id.get(message["content"]["transient"]["display_id"], ()):
-                    output["data"] = nbformat.from_dict(message["content"]["data"])
-            elif kind in ("display_data", "execute_result", "stream", "error"):
-                output = nbformat.v4.output_from_msg(message)
-                outputs.append(output)
-                display_id = message["content"].get("transient", {}).get("display_id")
-                if display_id:
-                    by_id.setdefault(display_id, []).append(output)
-        return outputs
-
-    @property
-    def bundle(self):
-        (found,) = [o["data"] for o in self.outputs() if RUN_MIME in o.get("data", {})]
-        return found
-
-    def drawn(self):
-        """The series as a browser has them after all updates, and the numbers of the last status."""
-        series, status = {}, None
-        for message in self.updates:
-            data, buffers = message["content"]["data"], [bytes(b) for b in message["buffers"]]
-            strict(json.dumps(data))
-            assert len(buffers) == 2 * len(data["series"])
-            for index, one in enumerate(data["series"]):
-                parts = [struct.unpack(f"<{one['count']}d", b) for b in buffers[2 * index : 2 * index + 2]]
-                steps, values = ([], []) if one["reset"] else series.get(one["key"], ([], []))
-                series[one["key"]] = ([*steps, *parts[0]], [*values, *parts[1]])
-            status = data["status"] or status
-        return series, status
+    with running_kernel(tmp_path_factory.mktemp("kernel")) as kernel:
+        yield kernel
 
 
 def body(text, flags="--workers 2", out="result"):
@@ -571,7 +455,7 @@ def body(text, flags="--workers 2", out="result"):
 def test_b84_many_points(kernel):
     """20,000 reports: few small messages, everything on disk, and the last point is drawn."""
     sent = kernel(body("for i in range(20000): report(loss=1/(i+1), acc=i)"))
-    assert sent.reply["status"] == "ok", sent.text
+    assert sent.reply["status"] == "ok", sent.shown
     assert len(sent.of("comm_msg", "update_display_data", "display_data")) < 200
     assert sent.bytes < 10_000_000
     series, status = sent.drawn()
@@ -589,7 +473,7 @@ def test_b84_many_points(kernel):
 def test_b84_many_points_of_many_metrics_on_all_ranks(kernel):
     """Many metrics, lists among them, on every rank: still few and small messages."""
     sent = kernel(body("for i in range(3000): report(**{f'm{k}': i * k for k in range(20)}, v=[i] * 40)"))
-    assert sent.reply["status"] == "ok", sent.text
+    assert sent.reply["status"] == "ok", sent.shown
     assert len(sent.of("comm_msg", "update_display_data", "display_data")) < 200
     assert sent.bytes < 10_000_000
     series, _ = sent.drawn()
@@ -644,7 +528,7 @@ def test_b85_a_saved_notebook_stays_small(kernel):
     before = len(kernel.notebook.cells)
     for run in range(20):
         sent = kernel(body(f"for i in range(500): report(loss=1/(i+1), acc={run} + i)\nprint('x' * 1000)"))
-        assert sent.reply["status"] == "ok", sent.text
+        assert sent.reply["status"] == "ok", sent.shown
         assert [o["output_type"] for o in sent.outputs()] == ["display_data"]
     notebook = nbformat.v4.new_notebook(cells=kernel.notebook.cells[before:])
     nbformat.validate(notebook)
@@ -713,10 +597,9 @@ def test_b86_a_reload_in_the_middle_of_a_run_reconnects(kernel):
         if m["msg_type"] == "comm_open"
     ]
     comm_id = opened[-1]["content"]["comm_id"]
-    message = kernel.client.session.msg("comm_msg", {"comm_id": comm_id, "data": {"kind": "snapshot"}})
-    kernel.client.shell_channel.send(message)
+    kernel.send(comm_id, {"kind": "snapshot"})
     stopped = kernel("import time\nlive.view\nlive.stop()\nlive.wait()")
-    late = _Sent(stopped.id)
+    late = Sent(stopped.id)
     late.messages = [m for m in [*stopped.messages, *kernel.drain()] if m["content"].get("comm_id") == comm_id]
     resets = [s for m in late.updates for s in m["content"]["data"]["series"] if s["reset"]]
     assert resets and resets[0]["count"] >= 100

@@ -13,6 +13,8 @@ export class KernelRuns {
     _kernel.registerCommTarget(COMM_TARGET, (comm, message) => {
       this._commIds.add(comm.commId);
       this._add(comm, message);
+      // The kernel hears that someone draws here, and need not send a chart to frontends without us.
+      comm.send(SNAPSHOT_REQUEST);
     });
     _kernel.iopubMessage.connect(this._onIOPubMessage, this);
     this._recoverQuietRuns().catch((reason: unknown) => {
