@@ -18,14 +18,15 @@ from jupyter_torchdist.errors import ConfigError
 from jupyter_torchdist.records import Artifact, Report, decode_report
 
 FORMAT_VERSION = 1
-_RUN_ID = re.compile(r"\d{8}-\d{6}-(?:.+-)?[0-9a-f]{6}")
+_RUN_ID = re.compile(r"\d{8}-\d{6,9}-(?:.+-)?[0-9a-f]{6}")
 #: Names that begin so are on their way to be complete; no reader shows them.
 PARTIAL = ".partial-"
 
 
 def new_run_id(name: str | None, now: datetime | None = None) -> str:
-    """A new id: UTC start, the run's name and six random hex digits, e.g. ``20261201-173012-digits-7f3a9c``."""
-    stamp = (now or datetime.now(UTC)).strftime("%Y%m%d-%H%M%S")
+    """A new id: UTC start to the millisecond, name, six random hex digits: ``20261201-173012042-digits-7f3a9c``."""
+    # a warm run is over in a fraction of a second, and ids sort as their runs began
+    stamp = (now or datetime.now(UTC)).strftime("%Y%m%d-%H%M%S%f")[:-3]
     slug = re.sub(r"[^\w.\-]+", "-", name or "").strip("-.")[:60]
     return "-".join(part for part in (stamp, slug, secrets.token_hex(3)) if part)
 

@@ -19,15 +19,15 @@ def train(params):
 
 def test_the_line_and_the_python_say_what_the_fields_say(cluster):
     made = form(
-        train, nodes=2, workers=3, cpus=0.5, backend="gloo", stage="my runs", name="it's", hyper_params={"lr": 0.1}
+        train, nodes=2, workers=3, cpus=0.5, backend="gloo", stage="my runs", name="it is", hyper_params={"lr": 0.1}
     )
     options = parse(made.magic().removeprefix("%%torchdist"))
     assert options.scaling == made.scaling and options.run.backend == "gloo"
-    assert options.stage == "my runs" and options.run.name == "it's"
+    assert options.stage == "my runs" and options.run.name == "it is"
     assert options.hyper_params == {"lr": 0.1}
     assert made.python() == (
         "PyTorchDistributor(train, PyTorchScalingConfig(2, 3, WorkerResourceConfig(num_cpus=0.5))).run("
-        "hyper_params={'lr': 0.1}, artifact_stage_location='my runs', name=\"it's\", backend='gloo')"
+        "hyper_params={'lr': 0.1}, artifact_stage_location='my runs', name='it is', backend='gloo')"
     )
     made.nodes.value = 1
     made.hyper_params["lr"].value = 0.5
@@ -45,6 +45,7 @@ def test_hyper_parameters_keep_their_types(cluster, stage):
 def test_limits_come_from_the_cluster(cluster):
     made = form(train, gpus=1)
     assert made.gpus.max == 0 and made.gpus.value == 0 and made.gpus.disabled, "this machine has no GPU"
+    assert "gpus=1 is more than the 0" in made.message.value
     made.workers.value = 10_000
     assert made.workers.value == made.workers.max
 
@@ -78,8 +79,8 @@ def test_a_click_that_can_not_start_says_why(cluster, tmp_path):
     ("function", "defaults", "word"),
     [
         (train, {"worker": 2}, "worker"),
-        (train, {"nodes": 0}, "nodes is 0"),
-        (train, {"workers": 2.5}, "workers is 2.5"),
+        (train, {"nodes": 0}, "num_nodes is 0"),
+        (train, {"workers": 2.5}, "num_workers_per_node is 2.5"),
         (train, {"backend": "smoke"}, "smoke"),
         (train, {"hyper_params": [1]}, "hyper_params"),
         (5, {}, "train_func is 5"),

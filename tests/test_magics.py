@@ -62,7 +62,7 @@ def test_words_about_ended_runs_of_the_default_stage(shell, line, monkeypatch, t
     assert isinstance(error, UsageError) and "there is no run in" in str(error)
     for name in ("first", "second"):
         shell.run_cell(f"%%torchdist --workers 2 --name {name}\nprint('{name}')\nreport(loss=0.5)")
-    table = line("runs")[0].splitlines()
+    table = line("runs")[0].splitlines()[1:]
     assert len(table) == 3 and "second" in table[1] and "first" in table[2] and "finished" in table[1]
     assert line("logs")[0] == "second\n" and line("logs first")[0] == "first\n"
     out, error = line("show first")

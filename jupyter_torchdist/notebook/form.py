@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from jupyter_torchdist.config import BACKENDS, PyTorchScalingConfig, WorkerResourceConfig
+from jupyter_torchdist.config import BACKENDS, PyTorchScalingConfig, RunOptions, WorkerResourceConfig
 from jupyter_torchdist.driver import cluster
-from jupyter_torchdist.driver.distributor import PyTorchDistributor, check_train_function
+from jupyter_torchdist.driver.distributor import PyTorchDistributor, check_train_function, connect
 from jupyter_torchdist.driver.handle import RunHandle
 from jupyter_torchdist.errors import ConfigError
 from jupyter_torchdist.notebook.options import literal
@@ -47,14 +47,20 @@ class ConfigForm:
         if unknown:
             raise ConfigError(f"form() has no field {unknown[0]!r}; there are {', '.join(_DEFAULTS)}.")
         values = {**_DEFAULTS, **defaults}
+        each = WorkerResourceConfig(values["cpus"], values["gpus"])
+        PyTorchScalingConfig(values["nodes"], values["workers"], each)
+        RunOptions(name=values["name"] or None, backend=values["backend"])
         self._function = train_func
         self.handle: RunHandle | None = None
+        connect()
         limits = cluster.resources()
         wide = {"style": {"description_width": "110px"}, "layout": widgets.Layout(width="320px")}
         gpus = int(limits.get("GPU", 0))
-        self.nodes = widgets.BoundedIntText(values["nodes"], min=1, max=_MAX_NODES, description="nodes", **wide)
+        self.nodes = widgets.BoundedIntText(
+            values["nodes"], min=1, max=max(_MAX_NODES, values["nodes"]), description="nodes", **wide
+        )
         self.workers = widgets.BoundedIntText(
-            values["workers"], min=1, max=_MAX_WORKERS, description="workers / node", **wide
+            values["workers"], min=1, max=max(_MAX_WORKERS, values["workers"]), description="workers / node", **wide
         )
         self.gpus = widgets.BoundedIntText(
             min(values["gpus"], gpus), min=0, max=gpus, description="GPUs / worker", disabled=not gpus, **wide
@@ -62,12 +68,12 @@ class ConfigForm:
         self.cpus = widgets.BoundedFloatText(
             values["cpus"],
             min=0,
-            max=max(1.0, limits.get("CPU", 1024.0)),
+            max=max(limits.get("CPU", 1.0), values["cpus"]),
             step=0.5,
             description="CPUs / worker",
             **wide,
         )
-        self.backend = widgets.Dropdown(options=BACKENDS[:3], value=values["backend"], description="backend", **wide)
+        self.backend = widgets.Dropdown(options=BACKENDS, value=values["backend"], description="backend", **wide)
         self.stage = widgets.Text(values["stage"], placeholder="./stage", description="stage", **wide)
         self.name = widgets.Text(values["name"], placeholder="optional", description="name", **wide)
         self.hyper_params = _fields(widgets, values["hyper_params"], wide)
@@ -81,6 +87,8 @@ class ConfigForm:
         for field in self._fields():
             field.observe(lambda _: self._changed(), names="value")
         self._changed()
+        if values["gpus"] > gpus:
+            self._say(f"gpus={values['gpus']} is more than the {gpus} of the cluster")
         world = widgets.VBox([self.nodes, self.workers, self.gpus, self.cpus, self.backend, self.stage, self.name])
         params = widgets.VBox([widgets.HTML("<b>hyper-parameters</b>"), *self.hyper_params.values()])
         columns = [world, params] if self.hyper_params else [world]
