@@ -42,14 +42,18 @@ def contained(root: Path, relative: str) -> Path:
     return path
 
 
-def write_atomic(path: Path, data: bytes) -> None:
-    """Replaces ``path`` as a whole: a reader sees the old bytes or the new ones."""
+def write_atomic(path: Path, data: bytes, durable: bool = True) -> None:
+    """Replaces ``path`` as a whole: a reader sees the old bytes or the new ones.
+
+    ``durable``: also after a power failure, which costs the time that the disk needs.
+    """
     fd, temporary = tempfile.mkstemp(prefix=PARTIAL, dir=path.parent)
     try:
         with os.fdopen(fd, "wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except BaseException:
@@ -113,10 +117,10 @@ class RunFolder:
     def log(self, rank: int) -> Path:
         return self.logs_dir / f"rank-{rank}.log"
 
-    def write_run(self, record: Mapping[str, Any]) -> None:
+    def write_run(self, record: Mapping[str, Any], durable: bool = True) -> None:
         """Replaces ``run.json`` atomically."""
         options = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS
-        write_atomic(self.run_json, orjson.dumps({"format": FORMAT_VERSION, **record}, option=options) + b"\n")
+        write_atomic(self.run_json, orjson.dumps({"format": FORMAT_VERSION, **record}, option=options) + b"\n", durable)
 
     def read_run(self) -> dict[str, Any]:
         """``run.json`` as a dict, ``{}`` while there is none or when it is not readable."""

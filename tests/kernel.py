@@ -39,6 +39,7 @@ class Kernel:
         self.client = client
         self.folder = folder
         self.notebook = nbformat.v4.new_notebook()
+        self._subshell = None
 
     def __call__(self, source, timeout=120):
         return self.finish(self.begin(source), source, timeout)
@@ -69,8 +70,13 @@ class Kernel:
         return sent
 
     def send(self, comm_id, data):
-        """What a browser sends over a comm."""
+        """What a browser sends over a comm: on a subshell, as JupyterLab does, so that it arrives while a cell runs."""
+        if self._subshell is None:
+            request = self.client.session.msg("create_subshell_request", {})
+            self.client.control_channel.send(request)
+            self._subshell = self.client.get_control_msg(timeout=30)["content"]["subshell_id"]
         message = self.client.session.msg("comm_msg", {"comm_id": comm_id, "data": data})
+        message["header"]["subshell_id"] = self._subshell
         self.client.shell_channel.send(message)
 
     def drain(self):

@@ -77,8 +77,8 @@ class Journal:
         lines = [line for line in data.splitlines(keepends=True) if line.startswith(_RANK0)]
         return b"".join(lines), cursor + len(data)
 
-    def write_run(self, record: Mapping[str, Any]) -> None:
-        self.folder.write_run(record)
+    def write_run(self, record: Mapping[str, Any], durable: bool) -> None:
+        self.folder.write_run(record, durable)
 
     def close(self) -> None:
         self._metrics.close()

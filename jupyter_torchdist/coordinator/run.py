@@ -137,6 +137,8 @@ class Run:
             RunState.PUBLISHING: "keeps the files",
         }.get(state, "")
         self._journal_event("state", state=str(state))
+        if state in (RunState.RUNNING, RunState.STOPPING):
+            self._write_record()
         self._changed()
 
     def _do(self, action: machine.Action) -> None:
@@ -423,7 +425,8 @@ class Run:
             "timeline": self._timeline,
             "error": asdict(error) if error else None,
         }
-        self._journal.write_run(record)
+        # while it runs the newest state is enough; what a run was in the end must outlive the machine
+        self._journal.write_run(record, durable=self._life.state.final)
 
     def _journal_event(self, event: str, **more: Any) -> None:
         if not self.done.is_set() or event == "end":
