@@ -144,6 +144,8 @@ class RichView:
             if self._closed.is_set():
                 return
             self._closed.set()
+            # whole, for a page that was reloaded during the run has seen a part only
+            self._everything = True
             self._send()
             self._display.update(self.bundle(final=True), raw=True)
             self._comm.close()

@@ -17,6 +17,8 @@ class FakeComm {
   constructor(readonly commId = 'comm-1') {}
 
   readonly sent: unknown[] = [];
+  commsOverSubshells?: string;
+  subshellStarted?: Promise<void>;
   isDisposed = false;
   onMsg: (message: KernelMessage.ICommMsgMsg) => void = () => undefined;
   onClose: () => void = () => undefined;
@@ -28,6 +30,9 @@ class FakeComm {
 
 class FakeKernel {
   readonly handleComms = true;
+  readonly info = Promise.resolve({});
+  readonly isDisposed = false;
+  supportsSubshells = true;
   readonly comms = new Map<string, FakeComm>();
   readonly statusChanged = new Signal<this, Kernel.Status>(this);
   readonly disposed = new Signal<this, void>(this);
@@ -121,22 +126,48 @@ test('a newer source of the same run takes the place of the older', () => {
   assert.ok(runs.get('run-1')?.isActive);
 });
 
-test('a gap in the sequence asks for one snapshot', () => {
+test('a gap in the sequence asks for one snapshot', async () => {
   const { comm } = kernelSource();
   for (const seq of [3, 4, 7, 8]) {
     comm.onMsg(message({ seq }));
   }
+  await new Promise(setImmediate);
   assert.deepEqual(comm.sent, [{ kind: 'snapshot' }]);
 });
 
-test('stop requests go over the comm', () => {
+test('stop requests go over the comm', async () => {
   const { comm, source } = kernelSource();
   source.requestStop(false);
   source.requestStop(true);
+  await new Promise(setImmediate);
   assert.deepEqual(comm.sent, [
     { kind: 'stop', force: false },
     { kind: 'stop', force: true }
   ]);
+});
+
+test('nothing is sent before the subshell that handles it beside a running cell', async () => {
+  const { comm, source } = kernelSource();
+  let started = (): void => undefined;
+  comm.commsOverSubshells = 'perCommTarget';
+  comm.subshellStarted = new Promise(resolve => (started = resolve));
+  source.requestSnapshot();
+  source.requestStop(false);
+  await new Promise(setImmediate);
+  assert.deepEqual(comm.sent, []);
+  started();
+  await new Promise(setImmediate);
+  assert.deepEqual(comm.sent, [{ kind: 'snapshot' }, { kind: 'stop', force: false }]);
+});
+
+test('a kernel without subshells is sent to at once', async () => {
+  const { comm, kernel, source } = kernelSource();
+  comm.commsOverSubshells = 'perCommTarget';
+  comm.subshellStarted = new Promise(() => undefined);
+  kernel.supportsSubshells = false;
+  source.requestStop(false);
+  await new Promise(setImmediate);
+  assert.deepEqual(comm.sent, [{ kind: 'stop', force: false }]);
 });
 
 test('a restart of the kernel and a foreign version close the source with the reason', () => {
@@ -177,11 +208,12 @@ test('a comm that the kernel opens becomes a run', () => {
   assert.ok(registry.get('run-1'));
 });
 
-test('after a reload a busy run is found by its updates, and asked for the rest', () => {
+test('after a reload a busy run is found by its updates, and asked for the rest', async () => {
   const kernel = new FakeKernel();
   const { runs } = watched(kernel);
   kernel.iopubMessage.emit(message({ seq: 40, status: STATUS }));
   assert.equal(runs.get('run-1')?.status?.state, 'running');
+  await new Promise(setImmediate);
   assert.deepEqual(kernel.comms.get('comm-1')?.sent, [{ kind: 'snapshot' }]);
 });
 

@@ -148,8 +148,9 @@ def points(view: Locator, key: str) -> int:
 
 def expect_drawn(view: Locator, key: str) -> None:
     """The chart is on the canvas: some pixel has a colour."""
+    # a chart that is not on the screen is not drawn
+    chart(view, key).scroll_into_view_if_needed()
     canvas = chart(view, key).locator("canvas")
-    canvas.scroll_into_view_if_needed()
     drawn = "node => node.getContext('2d').getImageData(0, 0, node.width, node.height).data.some(byte => byte > 0)"
     view.page.wait_for_function(drawn, arg=canvas.element_handle())
 
@@ -196,7 +197,6 @@ def test_live_stop_next_run_and_saved_outputs(lab: Lab, page: Page, output_folde
         seen.append(points(live, "loss"))
         notebook.expect_running(1)
     assert seen == sorted(set(seen))
-    print([n.get_attribute("data-status") for n in page.locator(".jp-Notebook-ExecutionIndicator").all()])
     expect(live).to_have_attribute("data-connection", "live")
     expect(live.locator(".jp-torchdist-tail-lines")).to_contain_text("rank 0 of 4 begins")
     expect_drawn(live, "loss")

@@ -2,6 +2,7 @@ import type { Kernel, KernelMessage } from '@jupyterlab/services';
 
 import { COMM_TARGET, decodeRunId, isUpdate, SNAPSHOT_REQUEST } from '../records';
 import { KernelSource } from './kernelSource';
+import { Sender } from './sender';
 import type { SourceRegistry } from './sourceRegistry';
 
 /** Finds the runs behind one connection to a kernel, those that began before this page too. */
@@ -12,9 +13,8 @@ export class KernelRuns {
   ) {
     _kernel.registerCommTarget(COMM_TARGET, (comm, message) => {
       this._commIds.add(comm.commId);
-      this._add(comm, message);
       // The kernel hears that someone draws here, and need not send a chart to frontends without us.
-      comm.send(SNAPSHOT_REQUEST);
+      this._add(comm, message).requestSnapshot();
     });
     _kernel.iopubMessage.connect(this._onIOPubMessage, this);
     this._recoverQuietRuns().catch((reason: unknown) => {
@@ -54,7 +54,7 @@ export class KernelRuns {
   private _recover(commId: string): Kernel.IComm {
     this._commIds.add(commId);
     const comm = this._kernel.createComm(COMM_TARGET, commId);
-    comm.send(SNAPSHOT_REQUEST);
+    new Sender(comm, this._kernel).send(SNAPSHOT_REQUEST);
     return comm;
   }
 

@@ -7,6 +7,7 @@ import { Signal } from '@lumino/signaling';
 import { RecordError } from '../decode';
 import { decodeUpdate, SNAPSHOT_REQUEST, stopRequest } from '../records';
 import type { RunListener, RunSource } from './runSource';
+import { Sender } from './sender';
 
 const GONE_STATUSES: readonly Kernel.Status[] = [
   'restarting',
@@ -19,13 +20,14 @@ const GONE_STATUSES: readonly Kernel.Status[] = [
 export class KernelSource implements RunSource {
   constructor(
     readonly runId: string,
-    private readonly _comm: Kernel.IComm,
+    comm: Kernel.IComm,
     private readonly _kernel: Kernel.IKernelConnection
   ) {
-    _comm.onMsg = message => {
+    this._sender = new Sender(comm, _kernel);
+    comm.onMsg = message => {
       this.receive(message);
     };
-    _comm.onClose = () => {
+    comm.onClose = () => {
       this._close('the kernel ended the connection');
     };
     _kernel.statusChanged.connect(this._onStatusChanged, this);
@@ -75,8 +77,8 @@ export class KernelSource implements RunSource {
   }
 
   private _send(data: JSONObject): void {
-    if (!this._isClosed && !this._comm.isDisposed) {
-      this._comm.send(data);
+    if (!this._isClosed) {
+      this._sender.send(data);
     }
   }
 
@@ -105,6 +107,7 @@ export class KernelSource implements RunSource {
     Signal.clearData(this);
   }
 
+  private readonly _sender: Sender;
   private readonly _listeners = new Set<RunListener>();
   private _isClosed = false;
   private _seq: number | null = null;
