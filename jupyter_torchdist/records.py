@@ -202,6 +202,8 @@ class RunRequest:
     captured: tuple[Captured, ...] = ()
     tags: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
+    #: when the driver was asked for the run, Unix seconds
+    began: float = 0.0
     notes: tuple[str, ...] = ()
     #: the embedded local cluster: nodes are simulated on this machine and CPUs are not reserved
     local: bool = True
@@ -269,10 +271,19 @@ class NodeRun:
     env: Mapping[str, str | None] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class OpenedRun:
+    """An agent is ready for a run. ``store_port``: its rendezvous store listens there, 0 where it has none."""
+
+    store_port: int = 0
+    notes: tuple[str, ...] = ()
+
+
 class RankPhase(StrEnum):
     """How far a rank has come."""
 
     STARTED = "started"
+    LOADED = "loaded"
     JOINED = "joined"
     ENTERED = "entered"
     RETURNED = "returned"
@@ -359,6 +370,8 @@ class RunStatus:
     folder: str = ""
     folder_browser_path: str | None = None
     notes: tuple[str, ...] = ()
+    #: seconds of each part of the launch, in their order
+    timeline: Mapping[str, float] = field(default_factory=dict)
     error: ErrorCard | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -391,7 +404,6 @@ class RunUpdate:
     reports: bytes = b""
     output: bytes = b""
     output_total: int = 0
-    timeline: Mapping[str, float] = field(default_factory=dict)
     failures: tuple[Failure, ...] = ()
     refusal: Exception | None = None
     timed_out: bool = False

@@ -137,6 +137,21 @@ def test_every_run_has_fresh_processes_and_leaves_none(go):
     assert go(lambda: "stale" in __import__("sys").modules).value is False
 
 
+def test_a_rank_that_returns_at_once_does_not_leave_while_another_joins(go):
+    for _ in range(10):
+        assert go(lambda: get_context().get_rank(), PyTorchScalingConfig(2, 2)).values == {0: 0, 1: 1, 2: 2, 3: 3}
+
+
+def test_the_launch_is_told_part_by_part(begin):
+    handle = begin(lambda: get_context().get_metrics_reporter().log_metrics({"a": 1.0}))
+    handle.result()
+    parts = ["ship", "schedule", "start", "import", "rendezvous", "first step"]
+    recorded = handle.folder.read_run()["timeline"]
+    assert list(recorded) == parts and dict(handle.status.timeline) == recorded
+    assert all(seconds >= 0 for seconds in recorded.values())
+    assert sum(recorded.values()) <= time.time() - handle._request.began
+
+
 def test_the_result_has_metrics_values_files_and_logs(go):
     def train(config):
         ctx = get_context()

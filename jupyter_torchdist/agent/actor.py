@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import ray
@@ -10,7 +11,7 @@ from jupyter_torchdist.agent.forkclient import Forkserver
 from jupyter_torchdist.agent.node import node_info
 from jupyter_torchdist.agent.node_run import LocalRun
 from jupyter_torchdist.config import setting
-from jupyter_torchdist.records import AgentBatch, NodeInfo, NodeRun, RankValue
+from jupyter_torchdist.records import AgentBatch, NodeInfo, NodeRun, OpenedRun, RankValue
 from jupyter_torchdist.worker.environment import load_environment, node_environment
 
 #: forkservers with load-time variables of their own that are kept warm beside the ordinary one
@@ -35,12 +36,12 @@ class NodeAgent:
         """Waits until torch is loaded."""
         return await self._forkserver(()).ready()
 
-    async def open_run(self, run_id: str, env: dict[str, str | None], store_address: str, world_size: int) -> int:
-        """Makes ready for a run; with ``store_address`` its rendezvous store starts here. The store's port, or 0."""
+    async def open_run(self, run_id: str, env: dict[str, str | None], store_address: str, world_size: int) -> OpenedRun:
+        """Makes ready for a run; with ``store_address`` its rendezvous store starts here."""
         forkserver = self._forkserver(tuple(load_environment(env).items()))
-        await forkserver.ready()
+        notes = () if await forkserver.ready() else (_slow_start(forkserver.problems),)
         run = self._runs[run_id] = LocalRun(run_id, forkserver)
-        return run.open_store(store_address, world_size) if store_address else 0
+        return OpenedRun(run.open_store(store_address, world_size) if store_address else 0, notes)
 
     async def start(self, request: NodeRun, payload: list[Any]) -> None:
         """Starts the ranks; ``payload`` holds one ``Payload`` or a reference to one."""
@@ -79,3 +80,8 @@ class NodeAgent:
                 self._forkservers.pop(extra[0]).close()
             found = self._forkservers[load] = Forkserver({**self._env, **dict(load)})
         return found
+
+
+def _slow_start(problems: list[str]) -> str:
+    why = "; ".join(problems) or "importing torch started threads or touched CUDA"
+    return f"ranks on {socket.gethostname()} start in fresh interpreters, which takes seconds: {why}"

@@ -249,7 +249,6 @@ def run_spawned(fds: list[int]) -> NoReturn:
     """The start of a rank in a fresh interpreter, where forking is not safe."""
     for fd in fds[1:]:
         os.set_inheritable(fd, False)
-    preload.preload()
     os._exit(run_rank(_spec(fds)))
 
 

@@ -19,6 +19,7 @@ from jupyter_torchdist.coordinator.failures import card, in_order, is_consequenc
 from jupyter_torchdist.coordinator.journal import Journal
 from jupyter_torchdist.coordinator.lease import Lease, Place, cpu_note
 from jupyter_torchdist.coordinator.machine import Life
+from jupyter_torchdist.coordinator.timeline import Timeline
 from jupyter_torchdist.errors import ClusterError, TorchdistError
 from jupyter_torchdist.records import (
     AgentBatch,
@@ -64,7 +65,7 @@ class Run:
         self._started = time.time()
         self._clock = time.monotonic()
         self._ended: float | None = None
-        self._timeline: dict[str, float] = {}
+        self._timeline = Timeline(request.scaling.world_size, self._started - (request.began or self._started))
         self._revision = 0
         self._news = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -101,7 +102,6 @@ class Run:
             reports=reports,
             output=self._journal.output,
             output_total=self._journal.output_total,
-            timeline=dict(self._timeline),
             failures=self._ordered() if over else (),
             refusal=self._refusal if over else None,
             timed_out=self._life.timed_out,
@@ -130,7 +130,6 @@ class Run:
                 self._do(action)
 
     def _enter(self, state: RunState) -> None:
-        self._timeline.setdefault(str(state), round(time.monotonic() - self._clock, 4))
         self._detail = {
             RunState.STARTING: "starts the ranks",
             RunState.STOPPING: "stops the ranks",
@@ -168,6 +167,7 @@ class Run:
         except Exception as exc:
             self._refuse(exc)
         else:
+            self._timeline.reached("schedule")
             self._events.put_nowait(machine.Leased())
 
     async def _prepare(self, places: list[Place]) -> None:
@@ -202,11 +202,12 @@ class Run:
         env = dict(request.env)
         agents = [agent for agent, _ in self._nodes.values()]
         master = self._nodes[first.node_id][0]
-        ports = await asyncio.gather(
+        opened = await asyncio.gather(
             *(a.ask("open_run", request.run_id, env, address if a is master else "", request.scaling.world_size)
               for a in agents)
         )  # fmt: skip
-        specs = self._specs(address, max(ports))
+        self._notes += [note for one in opened for note in one.notes]
+        specs = self._specs(address, max(one.store_port for one in opened))
         calls = []
         for agent, ranks in self._nodes.values():
             node_run = NodeRun(request.run_id, request.folder, tuple(specs[r] for r in ranks), env)
@@ -262,8 +263,6 @@ class Run:
             left -= {e.rank for e in batch.events if e.phase is RankPhase.EXITED}
 
     def _take(self, batch: AgentBatch) -> None:
-        if batch.reports and "first report" not in self._timeline:
-            self._timeline["first report"] = round(time.monotonic() - self._clock, 4)
         self._journal.add_reports(batch.reports)
         if batch.output:
             self._journal.add_output(batch.output)
@@ -274,14 +273,15 @@ class Run:
                 self._journal_event("text", rank=rank, **note["text"])
         for event in batch.events:
             self._rank_moved(event)
+        if batch.reports:
+            self._timeline.reached("first step")
         self._changed()
 
     def _rank_moved(self, event: RankEvent) -> None:
         rank = event.rank
         more = {k: v for k, v in asdict(event).items() if v and k not in ("rank", "phase", "time", "tail")}
         self._journal_event(f"rank {event.phase}", rank=rank, at=event.time, **more)
-        if event.phase in (RankPhase.JOINED, RankPhase.ENTERED):
-            self._timeline[str(event.phase)] = round(time.monotonic() - self._clock, 4)
+        self._timeline.rank_reached(rank, event.phase)
         match event.phase:
             case RankPhase.ENTERED:
                 self._events.put_nowait(machine.RankEntered(rank))
@@ -390,6 +390,7 @@ class Run:
             rate=round(self._journal.rate, 2),
             folder=request.folder,
             notes=tuple(self._notes),
+            timeline=dict(self._timeline.seconds),
             error=self._error_card(),
         )
 
@@ -422,7 +423,7 @@ class Run:
             "versions": dict(request.versions),
             "notes": list(self._notes),
             "reports": self._journal.reports,
-            "timeline": self._timeline,
+            "timeline": self._timeline.seconds,
             "error": asdict(error) if error else None,
         }
         # while it runs the newest state is enough; what a run was in the end must outlive the machine

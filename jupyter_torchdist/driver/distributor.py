@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 import textwrap
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -38,6 +39,8 @@ class Job:
     notes: tuple[str, ...] = ()
     address: str | None = None
     env: Mapping[str, str | None] = field(default_factory=dict)
+    #: when it was asked for, Unix seconds
+    began: float = 0.0
 
 
 class PyTorchDistributor:
@@ -115,6 +118,7 @@ class PyTorchDistributor:
         """The same as ``run``, but returns a live ``RunHandle`` as soon as the run is submitted."""
         if max_restarts != 0:
             raise ConfigError(f"max_restarts is {max_restarts!r}; this version does not restart runs, use 0.")
+        began = time.time()
         check_dataset_map(dataset_map)
         options = RunOptions(name, backend, init_process_group, timeout, dict(env or {}), tuple(tags), display, verbose)
         stage = resolve_stage(artifact_stage_location, host.notebook_folder())
@@ -137,6 +141,7 @@ class PyTorchDistributor:
             stage=str(stage),
             hyper_params=hyper_params,
             env=run_environment(options),
+            began=began,
         )
         return start(job)
 
@@ -175,6 +180,7 @@ def start(job: Job) -> RunHandle:
         captured=job.packed.captured,
         tags=options.tags,
         versions=host.versions(),
+        began=job.began,
         notes=job.notes,
         local=connected.local,
     )

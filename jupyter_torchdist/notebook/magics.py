@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import shlex
+import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from IPython.core.error import UsageError
@@ -38,9 +40,10 @@ class TorchdistMagics(Magics):
         if options is None:
             print(parser().format_help())
             return None
+        began = time.time()
         namespace = self.shell.user_ns
         prepared = prepare(cell, namespace)
-        job = _job(options, prepared, namespace)
+        job = replace(_job(options, prepared, namespace), began=began)
         if options.check:
             print("\n".join(["nothing is started; the cell is good to run:", *job.notes]))
             return None

@@ -216,6 +216,8 @@ def text_of(handle: RunHandle) -> str:
     tail = screen_text(handle.output, _TAIL_LINES)
     if tail:
         lines += ["output of rank 0:", tail]
+    if status.timeline:
+        lines.append(f"launch: {', '.join(f'{part} {seconds:.3g} s' for part, seconds in status.timeline.items())}")
     return "\n".join([*lines, f"folder: {status.folder}"])
 
 

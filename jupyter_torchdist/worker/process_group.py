@@ -39,6 +39,10 @@ class _Group:
         store = PrefixStore(f"torchdist/{self.spec.restart_count}/{self.joined}", self.store)
         self.joined += 1
         _original(backend, store=store, rank=self.spec.rank, world_size=self.spec.world_size, **options)
+        # a rank that is through must not leave while gloo still connects another one to it
+        if store.add("joined", 1) == self.spec.world_size:
+            store.set("all joined", b"")
+        store.wait(["all joined"], _JOIN_TIMEOUT)
 
     def init_process_group(
         self, backend: str | None = None, init_method: str | None = None, *args: Any, **options: Any

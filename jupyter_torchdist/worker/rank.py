@@ -21,7 +21,7 @@ import orjson
 
 from jupyter_torchdist.data.connector import set_world
 from jupyter_torchdist.records import ErrorRecord, RankPhase, RankSpec
-from jupyter_torchdist.worker import accelerate_cpu
+from jupyter_torchdist.worker import accelerate_cpu, preload
 from jupyter_torchdist.worker.cell import (
     CompiledCell,
     call_train_function,
@@ -33,7 +33,6 @@ from jupyter_torchdist.worker.cell import (
 from jupyter_torchdist.worker.context import RankContext, get_context, report, set_context
 from jupyter_torchdist.worker.exceptions import error_record
 from jupyter_torchdist.worker.payload import PayloadReader, map_parts
-from jupyter_torchdist.worker.preload import set_threads
 from jupyter_torchdist.worker.reporter import MetricsReporter
 from jupyter_torchdist.worker.shell import SHELL_NAME, CellShell
 
@@ -78,10 +77,12 @@ def run_rank(spec: RankSpec) -> int:
     code, payload_loaded = 1, False
     artifacts = None
     try:
+        events.phase(RankPhase.STARTED, pid=os.getpid())
+        if "torch" not in sys.modules:  # a fresh interpreter
+            preload.preload()
         _prepare_process(spec)
         if not spec.num_gpus:
             accelerate_cpu.prepare()
-        events.phase(RankPhase.STARTED, pid=os.getpid())
         reader = PayloadReader(map_parts(spec.payload_fd))
         head = reader.head
         places.update(head.places)
@@ -104,6 +105,7 @@ def run_rank(spec: RankSpec) -> int:
         )
         set_context(context)
         set_world(spec.rank, spec.world_size)
+        events.phase(RankPhase.LOADED)
         from jupyter_torchdist.worker import process_group
 
         group = process_group.prepare(spec)
@@ -225,10 +227,19 @@ def _prepare_process(spec: RankSpec) -> None:
                 f"jupyter_torchdist: the notebook's folder {spec.cwd} is not on this node; the rank works in "
                 f"{spec.scratch}. Give data by absolute paths, or through dataset_map.\n"
             )
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s:%(name)s:%(message)s")
-    logging.getLogger("jupyter_torchdist").setLevel(logging.INFO)
+    _own_logger()
     import random
 
     random.seed()
     named = spec.env.get("OMP_NUM_THREADS", "").split(",")[0]
-    set_threads(int(named) if named.isdigit() and int(named) else spec.threads)
+    preload.set_threads(int(named) if named.isdigit() and int(named) else spec.threads)
+
+
+def _own_logger() -> None:
+    """Our own lines go to the rank's stderr; the root logger stays as a fresh interpreter has it."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(levelname)s:%(name)s:%(message)s"))
+    logger = logging.getLogger("jupyter_torchdist")
+    logger.handlers = [handler]
+    logger.propagate = False
+    logger.setLevel(logging.INFO)

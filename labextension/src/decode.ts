@@ -39,6 +39,15 @@ export function list<T>(decode: Decoder<T>): Decoder<T[]> {
       : wrong(at, 'a list');
 }
 
+export function dictionary<T>(decode: Decoder<T>): Decoder<Record<string, T>> {
+  return (value, at) =>
+    isObject(value)
+      ? Object.fromEntries(
+          Object.entries(value).map(([key, item]) => [key, decode(item, `${at}.${key}`)])
+        )
+      : wrong(at, 'an object');
+}
+
 export function record<T extends object>(fields: {
   [K in keyof T]: Decoder<T[K]>;
 }): Decoder<T> {

@@ -1,7 +1,18 @@
 /** The records that cross from the kernel to the browser, see docs/run-view.md, and their codecs. */
 
 import type { Decoder } from './decode';
-import { flag, isObject, list, nullable, number, oneOf, record, RecordError, text } from './decode';
+import {
+  dictionary,
+  flag,
+  isObject,
+  list,
+  nullable,
+  number,
+  oneOf,
+  record,
+  RecordError,
+  text
+} from './decode';
 
 export const RUN_MIME_TYPE = 'application/vnd.jupyter-torchdist.run.v1+json';
 export const PLOTLY_MIME_TYPE = 'application/vnd.plotly.v1+json';
@@ -46,6 +57,8 @@ export interface RunStatus {
   /** The folder for the file browser; null when it is outside the browser's root. */
   folder_browser_path: string | null;
   notes: string[];
+  /** Seconds of each part of the launch. */
+  timeline: Record<string, number>;
   error: RunError | null;
 }
 
@@ -105,6 +118,7 @@ const runStatus = record<RunStatus>({
   folder: text,
   folder_browser_path: nullable(text),
   notes: list(text),
+  timeline: dictionary(number),
   error: nullable(record<RunError>({ title: text, lines: list(text), also: nullable(text) }))
 });
 

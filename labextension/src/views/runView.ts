@@ -7,6 +7,7 @@ import { ChartGrid } from './chartGrid';
 import { element } from './dom';
 import { ErrorCard } from './errorCard';
 import { FolderLine } from './folderLine';
+import { LaunchLine } from './launchLine';
 import { OutputTail } from './outputTail';
 import { RunHeader } from './runHeader';
 import type { ViewHost } from './viewHost';
@@ -34,6 +35,7 @@ export class RunView extends Widget {
       this._charts.node,
       this._artifacts.node,
       this._tail.node,
+      this._launch.node,
       this._folder.node
     );
     model.statusChanged.connect(this._onStatusChanged, this);
@@ -77,6 +79,7 @@ export class RunView extends Widget {
     this._notes.replaceChildren(...(status?.notes ?? []).map(note => element('li', 'note', note)));
     this._error.update(status?.error ?? null);
     this._folder.update(status?.folder ?? '', status?.folder_browser_path ?? null);
+    this._launch.update(status?.timeline ?? {});
     this._charts.updateEmpty(this.model);
   }
 
@@ -102,6 +105,7 @@ export class RunView extends Widget {
   private readonly _charts = new ChartGrid();
   private readonly _artifacts: ArtifactList;
   private readonly _tail = new OutputTail();
+  private readonly _launch = new LaunchLine();
   private readonly _folder: FolderLine;
   private _isKept = false;
   private _clock: ReturnType<typeof setInterval> | undefined;
