@@ -75,12 +75,16 @@ class PyTorchScalingConfig:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """The keyword arguments of a run beside the world, checked. ``timeout`` is in seconds."""
+    """The keyword arguments of a run beside the world, checked. All times are in seconds."""
 
     name: str | None = None
     backend: str = "auto"
     init_process_group: bool = True
     timeout: float | None = None
+    grace: float = 10.0
+    stall_after: float = 600.0
+    straggler_grace: float = 30.0
+    rendezvous_timeout: float = 60.0
     env: Mapping[str, str] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
     display: Literal["auto", "none"] = "auto"
@@ -92,6 +96,12 @@ class RunOptions:
         if self.name is not None:
             check_name(self.name)
         check_seconds("timeout", self.timeout)
+        for name in ("grace", "stall_after"):
+            check_seconds(name, getattr(self, name), zero=True)
+        for name in ("straggler_grace", "rendezvous_timeout"):
+            if getattr(self, name) is None:
+                raise ConfigError(f"{name} is None; it must be a number of seconds above 0.")
+            check_seconds(name, getattr(self, name))
         if self.display not in ("auto", "none"):
             raise ConfigError(f"display is {self.display!r}; it must be 'auto' or 'none'.")
         if self.verbose not in (0, 1, 2):
@@ -111,11 +121,14 @@ def check_name(name: object) -> None:
         )
 
 
-def check_seconds(what: str, value: object) -> None:
-    if value is None:
+def check_seconds(what: str, value: object, zero: bool = False) -> None:
+    """``zero``: 0 is allowed, and None is not."""
+    if value is None and not zero:
         return
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
-        raise ConfigError(f"{what} is {value!r}; it must be a number of seconds above 0.")
+    number = not isinstance(value, bool) and isinstance(value, (int, float)) and math.isfinite(value)
+    if not number or value < 0 or (value == 0 and not zero):  # type: ignore[operator]
+        least = "of at least" if zero else "above"
+        raise ConfigError(f"{what} is {value!r}; it must be a number of seconds {least} 0.")
 
 
 def check_env(env: object) -> None:

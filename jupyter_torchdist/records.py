@@ -174,6 +174,14 @@ class Captured:
 
 
 @dataclass(frozen=True)
+class Shown:
+    """How files are shown: ``places`` maps a file name to a place, e.g. ``cell``; ``sources`` to its text."""
+
+    places: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Source:
     """What runs: ``text`` is kept as ``cell.py``. ``label`` names it in tracebacks."""
 
@@ -195,11 +203,17 @@ class RunRequest:
     init_process_group: bool = True
     timeout: float | None = None
     grace: float = 10.0
+    #: seconds without anything from any rank until their stacks are shown; 0: never
+    stall_after: float = 600.0
+    #: seconds in which no rank can get out of its collective, then the run is ended
+    straggler_grace: float = 30.0
+    rendezvous_timeout: float = 60.0
     env: Mapping[str, str | None] = field(default_factory=dict)
     cwd: str = ""
     sys_path: tuple[str, ...] = ()
     hyper_params: Any = None
     captured: tuple[Captured, ...] = ()
+    shown: Shown = Shown()
     tags: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     #: when the driver was asked for the run, Unix seconds
@@ -251,6 +265,8 @@ class RankSpec:
     sys_path: tuple[str, ...]
     threads: int
     interface: str
+    address: str = ""
+    rendezvous_timeout: float = 60.0
     num_gpus: int = 0
     gpu_ids: tuple[str, ...] = ()
     restart_count: int = 0
@@ -259,6 +275,7 @@ class RankSpec:
     event_fd: int = -1
     control_fd: int = -1
     payload_fd: int = -1
+    stack_fd: int = -1
 
 
 @dataclass(frozen=True)
@@ -269,6 +286,7 @@ class NodeRun:
     folder: str
     ranks: tuple[RankSpec, ...]
     env: Mapping[str, str | None] = field(default_factory=dict)
+    shown: Shown = Shown()
 
 
 @dataclass(frozen=True)
@@ -308,6 +326,19 @@ class RankEvent:
 
 
 @dataclass(frozen=True)
+class RankLook:
+    """How a running rank is seen from outside. ``cpu``: seconds used; ``time``: seconds of the node's clock.
+
+    ``frames``: the stack of its train function, outermost first; None when it was not asked for or did not answer.
+    """
+
+    rank: int
+    cpu: float
+    time: float
+    frames: tuple[Frame, ...] | None = None
+
+
+@dataclass(frozen=True)
 class AgentBatch:
     """What an agent has gathered since it was asked last.
 
@@ -319,6 +350,8 @@ class AgentBatch:
     output: bytes = b""
     events: tuple[RankEvent, ...] = ()
     notes: tuple[tuple[int, Mapping[str, Any]], ...] = ()
+    #: some rank has reported or printed
+    moved: bool = False
 
 
 # ---------------------------------------------------------------- coordinator → kernel
@@ -373,13 +406,17 @@ class RunStatus:
     #: seconds of each part of the launch, in their order
     timeline: Mapping[str, float] = field(default_factory=dict)
     error: ErrorCard | None = None
+    #: the run goes on, but nothing has come from any rank for long
+    hang: ErrorCard | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return {**asdict(self), "state": str(self.state), "notes": list(self.notes), "error": self._error()}
+        cards = {"error": _card(self.error), "hang": _card(self.hang)}
+        return {**asdict(self), "state": str(self.state), "notes": list(self.notes), **cards}
 
-    def _error(self) -> dict[str, Any] | None:
-        return {**asdict(self.error), "lines": list(self.error.lines)} if self.error else None
+
+def _card(card: ErrorCard | None) -> dict[str, Any] | None:
+    return {**asdict(card), "lines": list(card.lines)} if card else None
 
 
 @dataclass(frozen=True)

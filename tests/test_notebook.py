@@ -56,7 +56,9 @@ def begin_live(kernel):
     """Starts ``LIVE`` and waits until points have come; (what was sent, the id of its comm)."""
     sent = kernel.begin(LIVE)
     while not sent.updates or not sent.drawn()[0].get("loss", [[]])[0]:
-        kernel.take(sent)
+        message = kernel.take(sent)
+        mine = message["parent_header"].get("msg_id") == sent.id
+        assert not (mine and message["content"].get("execution_state") == "idle"), sent.shown
     [opened] = sent.of("comm_open")
     return sent, opened["content"]["comm_id"]
 

@@ -98,7 +98,7 @@ def sample():
     status = RunStatus(
         state=RunState.FAILED, detail="", name="digits", nodes=2, workers=2, gpus=1, elapsed=12.5, step=7, total=10,
         reports=8, rate=3.5, folder="/stage/run", folder_browser_path="stage/run", notes=("a note",),
-        timeline={"ship": 0.01, "schedule": 0.002, "start": 0.013, "import": 0.004, "rendezvous": 0.009},
+        hang=ErrorCard("No report and no output", ("ranks 0, 1:",)), timeline={"ship": 0.01, "schedule": 0.002, "start": 0.013, "import": 0.004, "rendezvous": 0.009},
         error=ErrorCard("ValueError: here on rank 1", ("cell, line 3, in <module>", "    raise"), "rank 0 lost its peer"),
     )  # fmt: skip
     import struct

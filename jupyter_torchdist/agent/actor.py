@@ -11,7 +11,7 @@ from jupyter_torchdist.agent.forkclient import Forkserver
 from jupyter_torchdist.agent.node import node_info
 from jupyter_torchdist.agent.node_run import LocalRun
 from jupyter_torchdist.config import setting
-from jupyter_torchdist.records import AgentBatch, NodeInfo, NodeRun, OpenedRun, RankValue
+from jupyter_torchdist.records import AgentBatch, NodeInfo, NodeRun, OpenedRun, RankLook, RankValue
 from jupyter_torchdist.worker.environment import load_environment, node_environment
 
 #: forkservers with load-time variables of their own that are kept warm beside the ordinary one
@@ -55,6 +55,10 @@ class NodeAgent:
     async def next_batch(self, run_id: str) -> AgentBatch:
         """News of a run; waits for some."""
         return await self._runs[run_id].next_batch()
+
+    async def look(self, run_id: str, stacks: bool) -> list[RankLook]:
+        """The ranks of a run that still run; see ``LocalRun.look``."""
+        return await self._runs[run_id].look(stacks) if run_id in self._runs else []
 
     async def request_stop(self, run_id: str) -> None:
         self._runs[run_id].request_stop()

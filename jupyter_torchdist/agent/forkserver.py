@@ -229,12 +229,12 @@ def _serve_store(message: dict[str, Any], fds: list[int]) -> int:
 
 
 def _run(message: dict[str, Any], fds: list[int]) -> int:
-    """``fds``: output, spec, events, reports, control, payload."""
+    """``fds``: output, spec, events, reports, control, payload, stack, environment."""
     if not message["fork"]:
         for fd in fds[1:]:
             os.set_inheritable(fd, True)
-        env = orjson.loads(os.pread(fds[6], os.fstat(fds[6]).st_size, 0))
-        command = f"from jupyter_torchdist.agent.forkserver import run_spawned; run_spawned({fds[:6]})"
+        env = orjson.loads(os.pread(fds[7], os.fstat(fds[7]).st_size, 0))
+        command = f"from jupyter_torchdist.agent.forkserver import run_spawned; run_spawned({fds[:7]})"
         os.execve(sys.executable, [sys.executable, "-u", "-c", command], env)
     return run_rank(_spec(fds))
 
@@ -242,7 +242,7 @@ def _run(message: dict[str, Any], fds: list[int]) -> int:
 def _spec(fds: list[int]) -> RankSpec:
     spec: RankSpec = pickle.loads(os.pread(fds[1], os.fstat(fds[1]).st_size, 0))
     os.close(fds[1])
-    return replace(spec, event_fd=fds[2], report_fd=fds[3], control_fd=fds[4], payload_fd=fds[5])
+    return replace(spec, event_fd=fds[2], report_fd=fds[3], control_fd=fds[4], payload_fd=fds[5], stack_fd=fds[6])
 
 
 def run_spawned(fds: list[int]) -> NoReturn:

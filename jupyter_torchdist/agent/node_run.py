@@ -9,6 +9,7 @@ import pickle
 import shutil
 import signal
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,23 +18,30 @@ from typing import Any
 from jupyter_torchdist.agent.forkclient import Channel, Forkserver, environment_file, memory_file
 from jupyter_torchdist.agent.node import listen
 from jupyter_torchdist.agent.rank_io import RankIO
+from jupyter_torchdist.agent.stacks import cpu_seconds, parse
 from jupyter_torchdist.records import (
     AgentBatch,
+    Frame,
     NodeRun,
     Payload,
     RankEvent,
+    RankLook,
     RankPhase,
     RankSpec,
     RankValue,
+    Shown,
     error_from_plain,
 )
 from jupyter_torchdist.run_folder import RunFolder
 from jupyter_torchdist.worker.environment import rank_environment
 from jupyter_torchdist.worker.payload import lay_out
+from jupyter_torchdist.worker.rank import STACK_SIGNAL
 
 #: how long reports are gathered before they are handed over: 20 messages a second at most
 _GATHER_SECONDS = 0.05
 _POLL_SECONDS = 10.0
+#: a rank that does not write its stack within this time does not answer
+_STACK_SECONDS = 2.0
 
 
 class LocalRun:
@@ -49,6 +57,8 @@ class LocalRun:
         self._news = asyncio.Event()
         self._ended = asyncio.Event()
         self._running: set[int] = set()
+        self._pids: dict[int, int] = {}
+        self._shown = Shown()
         self._ending = False
         self._scratch = Path(tempfile.mkdtemp(prefix="torchdist-"))
         self._control = os.memfd_create("torchdist-control", os.MFD_CLOEXEC)
@@ -66,6 +76,7 @@ class LocalRun:
     def start(self, request: NodeRun, payload: Payload, base_env: Mapping[str, str], fork: bool) -> None:
         """Starts the ranks of ``request`` on this node."""
         folder = RunFolder(Path(request.folder))
+        self._shown = request.shown
         payload_fd = lay_out(payload)
         try:
             for spec in request.ranks:
@@ -94,10 +105,11 @@ class LocalRun:
             io.report_descriptor(),
             self._control,
             payload_fd,
+            io.stack_descriptor(),
             environment_file(spec.env),
         ]
         self._keeper.send({"op": "start", "key": str(rank), "kind": "rank", "fork": fork}, fds)
-        for fd in (fds[1], fds[3], fds[6]):
+        for fd in (fds[1], fds[3], fds[6], fds[7]):
             os.close(fd)
         io.started()
 
@@ -108,6 +120,31 @@ class LocalRun:
     def signal(self, ranks: list[int], number: int) -> None:
         """Sends a signal to the processes of ranks that still run."""
         self._keeper.send({"op": "signal", "keys": [str(r) for r in ranks if r in self._running], "signal": number})
+
+    async def look(self, stacks: bool) -> list[RankLook]:
+        """The ranks that run here, with where they stand when ``stacks`` are asked for."""
+        found = []
+        for rank in sorted(self._running & self._pids.keys()):
+            with contextlib.suppress(OSError):  # it has just ended
+                found.append(RankLook(rank, cpu_seconds(self._pids[rank]), time.monotonic()))
+        if not stacks:
+            return found
+        for look in found:
+            self._io[look.rank].clear_stack()
+        self.signal([look.rank for look in found], STACK_SIGNAL)
+        frames = await asyncio.gather(*(self._stack(look.rank) for look in found))
+        return [replace(look, frames=one) for look, one in zip(found, frames, strict=True)]
+
+    async def _stack(self, rank: int) -> tuple[Frame, ...] | None:
+        """What a rank wrote: faulthandler does not say where it ends, so the end is when nothing more comes."""
+        io = self._io[rank]
+        deadline = time.monotonic() + _STACK_SECONDS
+        size, steady = 0, 0
+        while time.monotonic() < deadline and rank in self._running and steady < 3:
+            await asyncio.sleep(0.01)
+            steady = steady + 1 if size and size == io.stack_size() else 0
+            size = io.stack_size()
+        return parse(io.read_stack(), self._shown) if size else None
 
     async def next_batch(self) -> AgentBatch:
         """Waits for news (10 s at most), gathers a moment's reports, hands over everything new."""
@@ -126,7 +163,10 @@ class LocalRun:
         notes, self._notes = tuple(self._notes), []
         reports = b"".join(io.take_reports() for io in self._io.values())
         output = self._io[0].take_output() if 0 in self._io else b""
-        return AgentBatch(reports, output, events, notes)
+        moved = bool(reports) or any(io.moved for io in self._io.values())
+        for io in self._io.values():
+            io.moved = False
+        return AgentBatch(reports, output, events, notes, moved)
 
     def values(self, ranks: list[int]) -> list[RankValue]:
         """What the train function returned on these ranks, pickled."""
@@ -166,7 +206,7 @@ class LocalRun:
             RankEvent(
                 rank,
                 RankPhase.EXITED,
-                _clock(),
+                time.time(),
                 exitcode=None if killed else os.WEXITSTATUS(status),
                 signal=signal.Signals(os.WTERMSIG(status)).name if killed else None,
                 max_rss=max_rss * 1024,
@@ -179,6 +219,8 @@ class LocalRun:
             self._notes.append((rank, event["note"]))
             self._news.set()
             return
+        if event.get("pid"):
+            self._pids[rank] = event["pid"]
         error = event.get("error")
         if event.get("problem"):
             self._problems[rank] = event["problem"]
@@ -197,9 +239,3 @@ class LocalRun:
     def _add_event(self, event: RankEvent) -> None:
         self._events.append(event)
         self._news.set()
-
-
-def _clock() -> float:
-    import time
-
-    return time.time()

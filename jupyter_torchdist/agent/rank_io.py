@@ -30,6 +30,8 @@ class RankIO:
         self._output, self.output_end = os.pipe2(os.O_CLOEXEC)
         self._events, self.event_end = os.pipe2(os.O_CLOEXEC)
         self.reports = os.memfd_create("torchdist-reports", os.MFD_CLOEXEC)
+        self._stack = os.memfd_create("torchdist-stack", os.MFD_CLOEXEC)
+        self.moved = False
         os.set_blocking(self._output, False)
         os.set_blocking(self._events, False)
         _set_pipe_size(self._output)
@@ -42,7 +44,23 @@ class RankIO:
 
     def report_descriptor(self) -> int:
         """A new descriptor for the rank; appends of several processes of a rank do not overwrite each other."""
-        return os.open(f"/proc/self/fd/{self.reports}", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        return _appending(self.reports)
+
+    def stack_descriptor(self) -> int:
+        """A new descriptor for the rank's stacks."""
+        return _appending(self._stack)
+
+    def clear_stack(self) -> None:
+        """Forgets the last stack."""
+        os.ftruncate(self._stack, 0)
+
+    def stack_size(self) -> int:
+        """How much of a stack is written by now, in bytes."""
+        return os.fstat(self._stack).st_size
+
+    def read_stack(self) -> str:
+        """The stack as faulthandler wrote it."""
+        return os.pread(self._stack, self.stack_size(), 0).decode("utf-8", "replace")
 
     def started(self) -> None:
         """The rank has its ends: ours of them are closed, so that its end is seen."""
@@ -84,6 +102,7 @@ class RankIO:
             self._loop.remove_reader(fd)
             os.close(fd)
         os.close(self.reports)
+        os.close(self._stack)
         self._log.close()
 
     def _read_output(self) -> bool:
@@ -95,6 +114,7 @@ class RankIO:
             self._loop.remove_reader(self._output)
             return False
         self._log.write(data)
+        self.moved = True
         self._tail = (self._tail + data[-_TAIL:])[-_TAIL:]
         if self._keep:
             self._new_output = (self._new_output + data[-_TAIL:])[-_TAIL:]
@@ -112,6 +132,10 @@ class RankIO:
             *lines, self._event_rest = (self._event_rest + data).split(b"\n")
             for line in lines:
                 self._on_event(orjson.loads(line))
+
+
+def _appending(fd: int) -> int:
+    return os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
 
 
 def _set_pipe_size(fd: int) -> None:

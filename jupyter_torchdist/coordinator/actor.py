@@ -8,7 +8,7 @@ import ray
 
 from jupyter_torchdist.coordinator.agents import Agents
 from jupyter_torchdist.coordinator.run import Run
-from jupyter_torchdist.records import NodeInfo, RankValue, RunRequest, RunUpdate
+from jupyter_torchdist.records import Frame, NodeInfo, RankValue, RunRequest, RunUpdate
 
 #: ended runs that are still answered for
 _KEEP = 50
@@ -38,6 +38,10 @@ class Coordinator:
 
     async def stop(self, run_id: str, force: bool) -> None:
         self._runs[run_id].stop(force)
+
+    async def stacks(self, run_id: str) -> dict[int, tuple[Frame, ...] | None]:
+        """Where each running rank stands: the frames of its train function, outermost first."""
+        return {rank: look.frames for rank, look in (await self._runs[run_id].look()).items()}
 
     async def take_values(self, run_id: str) -> list[RankValue]:
         return self._runs[run_id].take_values()

@@ -28,12 +28,22 @@ def is_consequence(error: ErrorRecord | None, signal: str | None, ended_by_us: b
     return by_type and bool(_LOST_PEER.search(error.message))
 
 
-def in_order(failures: Sequence[Failure]) -> tuple[Failure, ...]:
-    """First causes by time, then consequences by time; where all look like consequences the earliest is the cause."""
+def in_order(failures: Sequence[Failure], returned: Sequence[int] = ()) -> tuple[Failure, ...]:
+    """First causes by time, then consequences by time; where all look like consequences the earliest is the cause.
+
+    The peer that they lost may have ``returned``: then that is told.
+    """
     ordered = sorted(failures, key=lambda f: (f.consequence, f.time))
     if ordered and ordered[0].consequence:
-        ordered[0] = replace(ordered[0], consequence=False)
+        ordered[0] = replace(ordered[0], consequence=False, hint=ordered[0].hint or _gone_ahead(returned))
     return tuple(ordered)
+
+
+def _gone_ahead(returned: Sequence[int]) -> str:
+    if not returned:
+        return ""
+    has = "has" if len(returned) == 1 else "have"
+    return f"{rank_list(returned)} {has} returned before: a collective needs every rank of its group"
 
 
 def card(failures: Sequence[Failure]) -> ErrorCard | None:
@@ -44,11 +54,11 @@ def card(failures: Sequence[Failure]) -> ErrorCard | None:
     same = [f.rank for f in failures if not f.consequence and _kind(f) == _kind(first)]
     other = [f for f in failures if not f.consequence and _kind(f) != _kind(first)]
     lost = [f.rank for f in failures if f.consequence]
-    notes = [f"{_ranks(lost)} lost {'their' if len(lost) > 1 else 'its'} peer"] if lost else []
+    notes = [f"{rank_list(lost)} lost {'their' if len(lost) > 1 else 'its'} peer"] if lost else []
     notes += [f"rank {f.rank}: {_headline(f)}" for f in other[:3]]
     if len(other) > 3:
         notes.append(f"{len(other) - 3} more failed otherwise")
-    title = f"{_headline(first)} on {_ranks(same)} (node {first.node}, {first.host})"
+    title = f"{_headline(first)} on {rank_list(same)} (node {first.node}, {first.host})"
     return ErrorCard(title[:1000], tuple(describe(first)), "; ".join(notes))
 
 
@@ -61,7 +71,8 @@ def _kind(failure: Failure) -> tuple[object, ...]:
     return error.type, re.sub(r"\d+", "#", error.message), place
 
 
-def _ranks(ranks: Sequence[int]) -> str:
+def rank_list(ranks: Sequence[int]) -> str:
+    """``rank 3``, ``ranks 0, 1``; at most eight by number."""
     shown = ", ".join(map(str, sorted(ranks)[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
     return f"rank{'s' if len(ranks) > 1 else ''} {shown}"
 

@@ -19,15 +19,18 @@ from jupyter_torchdist.coordinator.failures import card, in_order, is_consequenc
 from jupyter_torchdist.coordinator.journal import Journal
 from jupyter_torchdist.coordinator.lease import Lease, Place, cpu_note
 from jupyter_torchdist.coordinator.machine import Life
+from jupyter_torchdist.coordinator.standstill import disagreement, is_idle, is_locked, stack_lines, stand
 from jupyter_torchdist.coordinator.timeline import Timeline
 from jupyter_torchdist.errors import ClusterError, TorchdistError
 from jupyter_torchdist.records import (
     AgentBatch,
     ErrorCard,
+    ErrorRecord,
     Failure,
     NodeInfo,
     NodeRun,
     RankEvent,
+    RankLook,
     RankPhase,
     RankSpec,
     RankValue,
@@ -67,6 +70,8 @@ class Run:
         self._ended: float | None = None
         self._timeline = Timeline(request.scaling.world_size, self._started - (request.began or self._started))
         self._revision = 0
+        self._moved = self._clock
+        self._hang: ErrorCard | None = None
         self._news = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._signalled = False
@@ -192,8 +197,10 @@ class Run:
             self._refuse(exc)
             return
         self._events.put_nowait(machine.Launched())
+        self._moved = time.monotonic()
         for agent, ranks in self._nodes.values():
             self._task(self._follow(agent, ranks))
+        self._task(self._watch())
 
     async def _start_ranks(self) -> None:
         request = self.request
@@ -210,7 +217,7 @@ class Run:
         specs = self._specs(address, max(one.store_port for one in opened))
         calls = []
         for agent, ranks in self._nodes.values():
-            node_run = NodeRun(request.run_id, request.folder, tuple(specs[r] for r in ranks), env)
+            node_run = NodeRun(request.run_id, request.folder, tuple(specs[r] for r in ranks), env, request.shown)
             calls.append(agent.ask("start", node_run, self._payload))
         await asyncio.gather(*calls)
         self._payload = []
@@ -244,11 +251,79 @@ class Run:
                     sys_path=request.sys_path,
                     threads=max(1, int(each.num_cpus)),
                     interface="lo" if request.local else info.interface,
+                    address=_LOOPBACK if request.local else info.address,
+                    rendezvous_timeout=request.rendezvous_timeout,
                     num_gpus=each.num_gpus,
                     gpu_ids=place.gpu_ids,
                 )
             )
         return specs
+
+    # ------------------------------------------------------------ whether it goes on
+
+    async def look(self, stacks: bool = True) -> dict[int, RankLook]:
+        """The ranks that run, and where they stand."""
+        asked = [agent.ask("look", self.request.run_id, stacks) for agent, _ in self._nodes.values()]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        return {look.rank: look for answer in answers if isinstance(answer, list) for look in answer}
+
+    async def _watch(self) -> None:
+        """Looks at the ranks now and then; shows a standstill, and ends one that can not end by itself."""
+        request = self.request
+        limits = [limit for limit in (request.straggler_grace, request.stall_after) if limit]
+        interval = min(5.0, max(0.1, min(limits) / 6))
+        before: dict[int, RankLook] = {}
+        locked: tuple[object, float] | None = None
+        while not self._life.state.final:
+            await asyncio.sleep(interval)
+            if self._life.state is not RunState.RUNNING:
+                before, locked = {}, None
+                continue
+            looks = await self.look(stacks=False)
+            idle = bool(looks) and all(r in before and is_idle(before[r], look) for r, look in looks.items())
+            before = looks
+            locked = await self._locked(locked) if idle else None
+            if locked is not None and time.monotonic() - locked[1] >= request.straggler_grace:
+                self._disagree(locked)
+            await self._stalled()
+
+    async def _locked(self, known: tuple[Any, float] | None) -> tuple[Any, float] | None:
+        """The stands of a world that can not go on, and since when it has been so; None for one that may."""
+        looks = await self.look()
+        alive = sorted(self._life.alive)
+        stands = {rank: stand(look.frames or ()) for rank, look in looks.items()}
+        if sorted(stands) != alive or not is_locked(stands, self._returned()):
+            return None
+        frames = {rank: look.frames for rank, look in looks.items()}
+        return known if known is not None and known[0] == frames else (frames, time.monotonic())
+
+    def _returned(self) -> list[int]:
+        return sorted(self._settled - self._life.alive - self._failures.keys())
+
+    def _disagree(self, locked: tuple[Any, float]) -> None:
+        frames, since = locked
+        stands = {rank: stand(stack or ()) for rank, stack in frames.items()}
+        text = disagreement(stands, self._returned(), time.monotonic() - since)
+        rank = min(frames)
+        node, host = self._hosts[rank]
+        error = ErrorRecord("RanksDisagree", text, tuple(frames[rank] or ()))
+        self._settled |= frames.keys()  # their end is ours
+        self._failures[rank] = Failure(rank, node, host, time.time(), error=error)
+        self._journal_event("ranks disagree", text=text)
+        self._events.put_nowait(machine.RankFailed(rank))
+
+    async def _stalled(self) -> None:
+        limit = self.request.stall_after
+        quiet = time.monotonic() - self._moved
+        if not limit or quiet < limit or self._hang is not None:
+            return
+        moved = self._moved
+        stacks = {rank: look.frames or () for rank, look in (await self.look()).items()}
+        if self._moved == moved and self._life.state is RunState.RUNNING:
+            title = f"No report and no output from any rank for {quiet:.0f} s; the run goes on"
+            self._hang = ErrorCard(title, tuple(stack_lines(stacks)))
+            self._journal_event("stall", seconds=round(quiet, 1), lines=self._hang.lines)
+            self._changed()
 
     async def _follow(self, agent: Agent, ranks: list[int]) -> None:
         """Takes what one agent gathers until its ranks are gone."""
@@ -273,6 +348,8 @@ class Run:
                 self._journal_event("text", rank=rank, **note["text"])
         for event in batch.events:
             self._rank_moved(event)
+        if batch.moved:
+            self._moved, self._hang = time.monotonic(), None
         if batch.reports:
             self._timeline.reached("first step")
         self._changed()
@@ -364,7 +441,7 @@ class Run:
 
     def _ordered(self) -> tuple[Failure, ...]:
         wanted = self._life.failed and not self._refusal
-        return in_order(list(self._failures.values())) if wanted else ()
+        return in_order(list(self._failures.values()), self._returned()) if wanted else ()
 
     def _error_card(self) -> ErrorCard | None:
         if self._refusal is not None and not self._life.stop:
@@ -392,6 +469,7 @@ class Run:
             notes=tuple(self._notes),
             timeline=dict(self._timeline.seconds),
             error=self._error_card(),
+            hang=self._hang,
         )
 
     def _write_record(self) -> None:
@@ -414,6 +492,10 @@ class Run:
                 "backend": request.backend,
                 "init_process_group": request.init_process_group,
                 "timeout": request.timeout,
+                "grace": request.grace,
+                "stall_after": request.stall_after,
+                "straggler_grace": request.straggler_grace,
+                "rendezvous_timeout": request.rendezvous_timeout,
                 "tags": list(request.tags),
                 "env": sorted(request.env),
             },

@@ -70,6 +70,10 @@ class PyTorchDistributor:
         init_process_group: bool = True,
         timeout: float | None = None,
         max_restarts: int = 0,
+        grace: float = 10.0,
+        stall_after: float = 600.0,
+        straggler_grace: float = 30.0,
+        rendezvous_timeout: float = 60.0,
         env: Mapping[str, str] | None = None,
         tags: Sequence[str] = (),
         display: Literal["auto", "none"] = "auto",
@@ -79,7 +83,11 @@ class PyTorchDistributor:
 
         ``dataset_map``: data by name, connectors or anything picklable. ``hyper_params``: passed on unchanged.
         ``artifact_stage_location``: where the run folder goes (a folder, ``@name/path``; None: ``./stage``).
-        ``timeout``: seconds, then the run is ended. ``env``: variables of the ranks. ``display="none"``: shows nothing.
+        ``timeout``: seconds, then the run is ended. ``grace``: seconds that a stopped train function gets to save.
+        ``stall_after``: seconds without anything from any rank until all stacks are shown; 0: never.
+        ``straggler_grace``: seconds in which no rank can get out of its collective, then the run is ended.
+        ``rendezvous_timeout``: seconds in which all ranks must have met. ``env``: variables of the ranks.
+        ``display="none"``: shows nothing.
 
         Raises ``ConfigError`` before anything starts; ``WorkerError``, ``RunTimeout``, ``NotEnoughResources``,
         ``ClusterError``, ``RunLost`` (each a ``RuntimeError``); ``RunStopped`` (a ``KeyboardInterrupt``).
@@ -93,6 +101,10 @@ class PyTorchDistributor:
             init_process_group=init_process_group,
             timeout=timeout,
             max_restarts=max_restarts,
+            grace=grace,
+            stall_after=stall_after,
+            straggler_grace=straggler_grace,
+            rendezvous_timeout=rendezvous_timeout,
             env=env,
             tags=tags,
             display=display,
@@ -110,6 +122,10 @@ class PyTorchDistributor:
         init_process_group: bool = True,
         timeout: float | None = None,
         max_restarts: int = 0,
+        grace: float = 10.0,
+        stall_after: float = 600.0,
+        straggler_grace: float = 30.0,
+        rendezvous_timeout: float = 60.0,
         env: Mapping[str, str] | None = None,
         tags: Sequence[str] = (),
         display: Literal["auto", "none"] = "auto",
@@ -120,7 +136,10 @@ class PyTorchDistributor:
             raise ConfigError(f"max_restarts is {max_restarts!r}; this version does not restart runs, use 0.")
         began = time.time()
         check_dataset_map(dataset_map)
-        options = RunOptions(name, backend, init_process_group, timeout, dict(env or {}), tuple(tags), display, verbose)
+        options = RunOptions(
+            name, backend, init_process_group, timeout, grace, stall_after, straggler_grace, rendezvous_timeout,
+            dict(env or {}), tuple(tags), display, verbose,
+        )  # fmt: skip
         stage = resolve_stage(artifact_stage_location, host.notebook_folder())
         namespace = sys.modules["__main__"].__dict__
         label = getattr(self._train_func, "__name__", type(self._train_func).__name__)
@@ -173,11 +192,16 @@ def start(job: Job) -> RunHandle:
         backend=options.backend,
         init_process_group=options.init_process_group,
         timeout=options.timeout,
+        grace=options.grace,
+        stall_after=options.stall_after,
+        straggler_grace=options.straggler_grace,
+        rendezvous_timeout=options.rendezvous_timeout,
         env=dict(job.env),
         cwd=host.working_folder(),
         sys_path=host.search_path(),
         hyper_params=_plain(job.hyper_params),
         captured=job.packed.captured,
+        shown=job.packed.shown,
         tags=options.tags,
         versions=host.versions(),
         began=job.began,

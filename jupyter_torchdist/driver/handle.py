@@ -9,13 +9,15 @@ from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from jupyter_torchdist.coordinator.failures import summary
+from jupyter_torchdist.coordinator.failures import frame_lines, summary
+from jupyter_torchdist.coordinator.standstill import stack_lines
 from jupyter_torchdist.driver.cluster import Cluster
 from jupyter_torchdist.driver.result import PyTorchDistributorResult, metrics_frame
 from jupyter_torchdist.driver.series import SeriesTable
 from jupyter_torchdist.errors import RunLost, RunStopped, RunTimeout, TorchdistError, WorkerError
 from jupyter_torchdist.records import (
     ErrorCard,
+    Frame,
     RankValue,
     RunRequest,
     RunState,
@@ -152,6 +154,22 @@ class RunHandle:
     def logs(self, rank: int = 0) -> str:
         """The output of a rank until now."""
         return self._folder.read_log(rank)
+
+    def stacks(self) -> dict[int, str]:
+        """Where each running rank stands now: the lines of its train function, outermost first. No ptrace is used."""
+        return {rank: "\n".join(frame_lines(frames or ())) for rank, frames in self._frames().items()}
+
+    def stack_text(self) -> str:
+        """The stacks of all running ranks, equal ones once, and who waits for whom."""
+        return "\n".join(stack_lines({rank: frames or () for rank, frames in self._frames().items()}))
+
+    def _frames(self) -> dict[int, tuple[Frame, ...] | None]:
+        if self._done.is_set():
+            return {}
+        import ray
+
+        found: dict[int, tuple[Frame, ...] | None] = ray.get(self._cluster.coordinator.stacks.remote(self.run_id))
+        return found
 
     def __await__(self) -> Generator[Any, None, PyTorchDistributorResult]:
         return self._wait_async().__await__()

@@ -16,7 +16,7 @@ import cloudpickle
 from cloudpickle import cloudpickle as internals
 
 from jupyter_torchdist.errors import CaptureError
-from jupyter_torchdist.records import Captured, Payload
+from jupyter_torchdist.records import Captured, Payload, Shown
 from jupyter_torchdist.worker.payload import Head, cached_again, code_at, main_namespace
 from jupyter_torchdist.worker.pickler import Pickler
 
@@ -29,6 +29,7 @@ class Packed:
 
     payload: Payload
     captured: tuple[Captured, ...]
+    shown: Shown
 
 
 class _MainGlobals(dict[str, Any]):
@@ -99,7 +100,7 @@ def pack(
     sources, shown = _sources(pickler.files, dict(places or {}))
     head = Head(label, tuple(captured), cell, code, sources, shown)
     payload = Payload(cloudpickle.dumps(head, protocol=5), body.getvalue(), tuple(b.raw() for b in buffers))
-    return Packed(payload, tuple(rows))
+    return Packed(payload, tuple(rows), Shown(shown, {**sources, **({label: cell} if cell else {})}))
 
 
 def _dump_data(pickler: _Pickler, data: Mapping[str, Any] | None, body: io.BytesIO, buffers: list[Any]) -> None:

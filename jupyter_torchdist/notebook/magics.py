@@ -24,7 +24,7 @@ from jupyter_torchdist.records import Source
 from jupyter_torchdist.run_folder import find_run
 from jupyter_torchdist.stage.location import resolve_stage
 
-_WORDS = ("status", "runs", "show", "stop", "logs")
+_WORDS = ("status", "runs", "show", "stop", "logs", "stacks")
 _LISTED = 8
 
 
@@ -60,7 +60,10 @@ class TorchdistMagics(Magics):
     @no_var_expand
     @line_magic("torchdist")
     def torchdist_line(self, line: str) -> Any:
-        """``%torchdist status | runs | show RUN | stop RUN | logs RUN [--rank K]``; RUN: id, prefix, name or last."""
+        """``%torchdist status | runs | show RUN | stop RUN | logs RUN [--rank K] | stacks RUN``.
+
+        RUN is an id, the beginning of one, a name, or last.
+        """
         try:
             words = shlex.split(line)
         except ValueError as exc:
@@ -110,6 +113,12 @@ class TorchdistMagics(Magics):
             raise ConfigError(f"there is no run {_word(arguments or ['last'])!r} that is running.")
         handle.stop()
         print(f"asked {handle.run_id} to stop")
+
+    def _stacks(self, arguments: list[str]) -> None:
+        handle = _live(arguments or ["last"])
+        if handle is None:
+            raise ConfigError(f"there is no run {_word(arguments or ['last'])!r} that is running.")
+        print(handle.stack_text() or f"no rank of {handle.run_id} runs now")
 
     def _logs(self, arguments: list[str]) -> None:
         rank, rest = 0, list(arguments)

@@ -71,6 +71,22 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--data", action="append", default=[], metavar="NAME=VAR", help="data from a variable; repeatable")
     p.add_argument("--out", metavar="VAR", help="put the result into this variable")
     p.add_argument("--timeout", metavar="TIME", help="end the run after this time: 90, 90s, 10m, 2h")
+    p.add_argument("--grace", default="10", metavar="TIME", help="what a stopped cell gets to save (10 s)")
+    p.add_argument(
+        "--stall-after",
+        default="10m",
+        metavar="TIME",
+        help="show all stacks after so long without news; 0: never (10m)",
+    )
+    p.add_argument(
+        "--straggler-grace",
+        default="30",
+        metavar="TIME",
+        help="end a run whose ranks are locked in collectives (30 s)",
+    )
+    p.add_argument(
+        "--rendezvous-timeout", default="60", metavar="TIME", help="the time in which all ranks must have met (60 s)"
+    )
     p.add_argument(
         "--env", action="append", default=[], metavar="KEY=VALUE", help="a variable of the ranks; repeatable"
     )
@@ -124,6 +140,10 @@ def _checked(known: argparse.Namespace) -> CellOptions:
         backend=known.backend,
         init_process_group=not known.no_process_group,
         timeout=parse_seconds(known.timeout) if known.timeout is not None else None,
+        grace=parse_seconds(known.grace),
+        stall_after=parse_seconds(known.stall_after),
+        straggler_grace=parse_seconds(known.straggler_grace),
+        rendezvous_timeout=parse_seconds(known.rendezvous_timeout),
         env=_pairs("--env", known.env),
         tags=tuple(known.tag),
     )

@@ -156,7 +156,7 @@ class TextView:
 
     def __init__(self, handle: RunHandle) -> None:
         self._printed = 0
-        self._state = ""
+        self._hang = ""
         self._said_at = time.monotonic()
         print(headline(handle.status))
         for note in handle.status.notes:
@@ -173,6 +173,9 @@ class TextView:
         status = handle.status
         if status.state.final:
             print(f"torchdist: {state_line(handle)}")
+        elif status.hang is not None and status.hang.title != self._hang:
+            self._hang = status.hang.title
+            print("\n".join(["torchdist: " + status.hang.title, *status.hang.lines]))
         elif status.reports and time.monotonic() - self._said_at > 5:
             self._said_at = time.monotonic()
             print(f"torchdist: {state_line(handle)}")
@@ -213,6 +216,8 @@ def text_of(handle: RunHandle) -> str:
     lines += [f"  {note}" for note in status.notes]
     if status.error is not None:
         lines += [status.error.title, *status.error.lines, *([status.error.also] if status.error.also else [])]
+    if status.hang is not None:
+        lines += [status.hang.title, *status.hang.lines]
     tail = screen_text(handle.output, _TAIL_LINES)
     if tail:
         lines += ["output of rank 0:", tail]

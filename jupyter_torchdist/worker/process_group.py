@@ -19,7 +19,6 @@ from torch.distributed.distributed_c10d import PrefixStore
 from jupyter_torchdist.records import RankSpec
 
 _log = logging.getLogger("jupyter_torchdist")
-_JOIN_TIMEOUT = timedelta(seconds=60)
 _original = dist.init_process_group
 
 
@@ -32,17 +31,40 @@ class _Group:
         self.store: Any = None
 
     def join(self, backend: str | None, **options: Any) -> None:
-        if self.store is None:
-            self.store = TCPStore(
-                self.spec.master_addr, self.spec.master_port, None, is_master=False, timeout=_JOIN_TIMEOUT
-            )
-        store = PrefixStore(f"torchdist/{self.spec.restart_count}/{self.joined}", self.store)
-        self.joined += 1
-        _original(backend, store=store, rank=self.spec.rank, world_size=self.spec.world_size, **options)
-        # a rank that is through must not leave while gloo still connects another one to it
-        if store.add("joined", 1) == self.spec.world_size:
-            store.set("all joined", b"")
-        store.wait(["all joined"], _JOIN_TIMEOUT)
+        """Raises ``RuntimeError`` that names the rank, the addresses and the interface when it can not join."""
+        spec, store = self.spec, None
+        limit = timedelta(seconds=spec.rendezvous_timeout)
+        try:
+            if self.store is None:
+                self.store = TCPStore(spec.master_addr, spec.master_port, None, is_master=False, timeout=limit)
+            store = PrefixStore(f"torchdist/{spec.restart_count}/{self.joined}", self.store)
+            self.joined += 1
+            self._meet(store, "here", limit)
+            _original(backend, store=store, rank=spec.rank, world_size=spec.world_size, **options)
+            # a rank that is through must not leave while gloo still connects another one to it
+            self._meet(store, "joined", limit)
+        except RuntimeError as exc:
+            missing = self._missing(store)
+            reason = f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing))} did not come" if missing else exc
+            raise RuntimeError(
+                f"rank {spec.rank} ({spec.address}, interface {spec.interface or 'unknown'}) could not join the world "
+                f"at {host_port(spec.master_addr, spec.master_port)} within {spec.rendezvous_timeout:g} s: {reason}"
+            ) from exc
+
+    def _meet(self, store: Any, name: str, limit: timedelta) -> None:
+        store.set(f"{name} {self.spec.rank}", b"")
+        if store.add(name, 1) == self.spec.world_size:
+            store.set(f"all {name}", b"")
+        store.wait([f"all {name}"], limit)
+
+    def _missing(self, store: Any) -> list[int]:
+        """The ranks that have not come to the store."""
+        if store is None:
+            return []
+        try:
+            return [rank for rank in range(self.spec.world_size) if not store.check([f"here {rank}"])][:8]
+        except RuntimeError:  # the store is out of reach
+            return []
 
     def init_process_group(
         self, backend: str | None = None, init_method: str | None = None, *args: Any, **options: Any
@@ -65,6 +87,11 @@ class _Group:
             _original(backend, init_method, *args, **options)
         else:
             self.join(backend or self.spec.backend, **options)
+
+
+def host_port(address: str, port: int) -> str:
+    """``10.0.0.1:29500``, ``[fd00::1]:29500``."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def _compatible(wanted: str) -> bool:

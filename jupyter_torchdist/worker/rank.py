@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import faulthandler
 import io
 import logging
 import os
@@ -36,6 +37,8 @@ from jupyter_torchdist.worker.payload import PayloadReader, map_parts
 from jupyter_torchdist.worker.reporter import MetricsReporter
 from jupyter_torchdist.worker.shell import SHELL_NAME, CellShell
 
+#: makes a rank write its stack; a number that no library and hardly a user takes
+STACK_SIGNAL = signal.SIGRTMIN + 9
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -215,6 +218,7 @@ def _prepare_process(spec: RankSpec) -> None:
         text = io.TextIOWrapper(raw, "utf-8", errors="backslashreplace", write_through=True)
         setattr(sys, stream, text)
         setattr(sys, f"__{stream}__", text)
+    faulthandler.register(STACK_SIGNAL, spec.stack_fd, all_threads=True, chain=False)
     os.environ.clear()
     os.environ.update(spec.env)
     sys.path[:] = list(spec.sys_path)

@@ -60,6 +60,8 @@ export interface RunStatus {
   /** Seconds of each part of the launch. */
   timeline: Record<string, number>;
   error: RunError | null;
+  /** Nothing comes from any rank, but the run goes on. */
+  hang: RunError | null;
 }
 
 export interface Artifact {
@@ -103,6 +105,8 @@ export function isFinal(status: RunStatus): boolean {
   return FINAL_STATES.some(state => state === status.state);
 }
 
+const runError = record<RunError>({ title: text, lines: list(text), also: nullable(text) });
+
 const runStatus = record<RunStatus>({
   state: oneOf(STATES),
   detail: text,
@@ -119,7 +123,8 @@ const runStatus = record<RunStatus>({
   folder_browser_path: nullable(text),
   notes: list(text),
   timeline: dictionary(number),
-  error: nullable(record<RunError>({ title: text, lines: list(text), also: nullable(text) }))
+  error: nullable(runError),
+  hang: nullable(runError)
 });
 
 const artifact = record<Artifact>({ path: text, size: number, browser_path: nullable(text) });

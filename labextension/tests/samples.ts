@@ -24,7 +24,8 @@ export const STATUS: RunStatus = {
   folder_browser_path: null,
   notes: ['4 ranks share 2 CPUs'],
   timeline: { ship: 0.01, schedule: 0.002, start: 0.013 },
-  error: null
+  error: null,
+  hang: null
 };
 
 export interface Fixture {

@@ -1,11 +1,12 @@
 import type { RunError } from '../records';
 import { element, setText } from './dom';
 
-/** Why a run failed. */
+/** Why a run failed, or where a run that goes on stands still. */
 export class ErrorCard {
-  constructor() {
+  constructor(kind: 'error' | 'hang') {
     this.node.setAttribute('role', 'group');
-    this.node.setAttribute('aria-label', 'Error of the run');
+    this.node.setAttribute('aria-label', kind === 'error' ? 'Error of the run' : 'Standstill');
+    this.node.dataset.kind = kind;
   }
 
   update(error: RunError | null): void {

@@ -32,6 +32,7 @@ export class RunView extends Widget {
       this._header.node,
       this._notes,
       this._error.node,
+      this._hang.node,
       this._charts.node,
       this._artifacts.node,
       this._tail.node,
@@ -78,6 +79,7 @@ export class RunView extends Widget {
     this._header.update();
     this._notes.replaceChildren(...(status?.notes ?? []).map(note => element('li', 'note', note)));
     this._error.update(status?.error ?? null);
+    this._hang.update(status?.hang ?? null);
     this._folder.update(status?.folder ?? '', status?.folder_browser_path ?? null);
     this._launch.update(status?.timeline ?? {});
     this._charts.updateEmpty(this.model);
@@ -101,7 +103,8 @@ export class RunView extends Widget {
 
   private readonly _header: RunHeader;
   private readonly _notes = element('ul', 'notes');
-  private readonly _error = new ErrorCard();
+  private readonly _error = new ErrorCard('error');
+  private readonly _hang = new ErrorCard('hang');
   private readonly _charts = new ChartGrid();
   private readonly _artifacts: ArtifactList;
   private readonly _tail = new OutputTail();
