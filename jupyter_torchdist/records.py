@@ -58,6 +58,16 @@ def _number(value: Scalar) -> str:
 
 def encode_report(rank: int, step: int, time: float, metrics: Mapping[str, MetricValue]) -> bytes:
     """One line of ``metrics.jsonl``, strict JSON; non-finite numbers are the strings NaN, Infinity, -Infinity."""
+    row = {"rank": rank, "step": step, "time": time, "metrics": metrics}
+    try:
+        line = orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
+    except orjson.JSONEncodeError:  # half of a surrogate pair in a name
+        line = b"null"
+    # orjson writes null for a number that is not finite
+    return line if b"null" not in line else _encode_slowly(rank, step, time, metrics)
+
+
+def _encode_slowly(rank: int, step: int, time: float, metrics: Mapping[str, MetricValue]) -> bytes:
     parts = [
         _key(name) + (_number(value) if not isinstance(value, list) else f"[{','.join(map(_number, value))}]")
         for name, value in metrics.items()
@@ -322,6 +332,7 @@ class RankEvent:
     signal: str | None = None
     max_rss: int = 0
     tail: str = ""
+    hint: str = ""
     problem: str = ""
 
 

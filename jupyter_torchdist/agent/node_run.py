@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_torchdist.agent.forkclient import Channel, Forkserver, environment_file, memory_file
+from jupyter_torchdist.agent.memory import death_hint, oom_kills
 from jupyter_torchdist.agent.node import listen
 from jupyter_torchdist.agent.rank_io import RankIO
 from jupyter_torchdist.agent.stacks import cpu_seconds, parse
@@ -59,6 +60,7 @@ class LocalRun:
         self._running: set[int] = set()
         self._pids: dict[int, int] = {}
         self._shown = Shown()
+        self._oom_kills = oom_kills()
         self._ending = False
         self._scratch = Path(tempfile.mkdtemp(prefix="torchdist-"))
         self._control = os.memfd_create("torchdist-control", os.MFD_CLOEXEC)
@@ -202,15 +204,19 @@ class LocalRun:
         io = self._io[rank]
         io.drain()
         killed = os.WIFSIGNALED(status)
+        name = signal.Signals(os.WTERMSIG(status)).name if killed else None
+        tail = "\n".join(io.tail.splitlines()[-20:])
+        for_memory = oom_kills() > self._oom_kills
         self._add_event(
             RankEvent(
                 rank,
                 RankPhase.EXITED,
                 time.time(),
                 exitcode=None if killed else os.WEXITSTATUS(status),
-                signal=signal.Signals(os.WTERMSIG(status)).name if killed else None,
+                signal=name,
                 max_rss=max_rss * 1024,
-                tail="\n".join(io.tail.splitlines()[-20:]),
+                tail=tail,
+                hint=death_hint(name, max_rss * 1024, tail, for_memory),
             )
         )
 

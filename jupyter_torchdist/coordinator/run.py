@@ -356,7 +356,7 @@ class Run:
 
     def _rank_moved(self, event: RankEvent) -> None:
         rank = event.rank
-        more = {k: v for k, v in asdict(event).items() if v and k not in ("rank", "phase", "time", "tail")}
+        more = {k: v for k, v in asdict(event).items() if v and k not in ("rank", "phase", "time", "tail", "hint")}
         self._journal_event(f"rank {event.phase}", rank=rank, at=event.time, **more)
         self._timeline.rank_reached(rank, event.phase)
         match event.phase:
@@ -377,7 +377,8 @@ class Run:
         if rank in self._failures:
             # a rank that raised is described by its exception; what it printed last and how it ended is added
             known = self._failures[rank]
-            self._failures[rank] = replace(known, tail=event.tail, signal=None)
+            hint = known.hint or ("" if event.signal == "SIGKILL" else event.hint)
+            self._failures[rank] = replace(known, tail=event.tail, signal=None, hint=hint)
         elif rank not in self._settled and (event.exitcode != 0 or event.signal):
             self._fail(event)
         self._events.put_nowait(machine.RankExited(rank))
@@ -393,6 +394,7 @@ class Run:
             exitcode=event.exitcode,
             signal=event.signal,
             tail=event.tail,
+            hint=event.hint,
             consequence=is_consequence(event.error, event.signal, self._signalled),
         )
         self._events.put_nowait(machine.RankFailed(event.rank))
@@ -402,7 +404,7 @@ class Run:
         self._journal_event("node lost", address=agent.info.address, error=str(exc)[:500])
         for rank in sorted(ranks):
             node, host = self._hosts[rank]
-            hint = f"its node {host} ({agent.info.address}) was lost: {type(exc).__name__}"
+            hint = f"its node {host} ({agent.info.address}) was lost: {lost_because(exc)}"
             self._failures.setdefault(rank, Failure(rank, node, host, time.time(), signal="SIGKILL", hint=hint))
             self._events.put_nowait(machine.RankFailed(rank))
             self._events.put_nowait(machine.RankExited(rank))
@@ -526,6 +528,14 @@ class Run:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def lost_because(exc: RayError) -> str:
+    """Ray's reason in a line; a node that ran out of memory is told as such."""
+    text = str(exc)
+    if "memory" in text.lower() and "oom" in text.lower():
+        return "Ray's memory monitor ended its agent, since the memory of the node ran out"
+    return f"{type(exc).__name__}: {next((line.strip() for line in text.splitlines() if line.strip()), '')[:300]}"
 
 
 def check_versions(driver: Mapping[str, str], node: NodeInfo) -> list[str]:

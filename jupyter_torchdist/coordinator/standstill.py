@@ -80,7 +80,7 @@ def stack_lines(stacks: Mapping[int, Sequence[Frame]]) -> list[str]:
     behind = sorted(rank for rank in stacks if rank not in waiting)
     lines = []
     if waiting and behind:
-        lines.append(f"{rank_list(sorted(waiting))} wait for {rank_list(behind)}")
+        lines.append(f"{rank_list(sorted(waiting))} wait{'s' if len(waiting) == 1 else ''} for {rank_list(behind)}")
     for frames, ranks in sorted(groups.items(), key=lambda group: (len(group[1]), group[1])):
         lines.append(f"{rank_list(ranks)}:")
         lines += [f"  {line}" for line in frame_lines(frames) or ["no answer: its stack could not be read"]]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import linecache
+import re
+import resource
 import sys
 import sysconfig
 import traceback
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
@@ -83,3 +86,17 @@ def _frames(exc: BaseException, places: Mapping[str, str]) -> tuple[Frame, ...]:
 
 def _walk(tb: TracebackType | None) -> traceback.StackSummary:
     return traceback.StackSummary.extract(traceback.walk_tb(tb), lookup_lines=True)
+
+
+def with_limits(record: ErrorRecord) -> ErrorRecord:
+    """A note where a limit of the process is the cause, which the message of the library does not tell."""
+    text = record.message
+    if re.search(r"too many open files|items of ancdata|\[errno 24\]", text, re.IGNORECASE):
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        note = (
+            f"this process may have {limit} file descriptors open at a time (ulimit -n), and a batch that a DataLoader "
+            "worker sent holds one each; raise the limit, or call "
+            "torch.multiprocessing.set_sharing_strategy('file_system')"
+        )
+        return replace(record, notes=(*record.notes, note))
+    return record

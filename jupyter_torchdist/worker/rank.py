@@ -32,7 +32,7 @@ from jupyter_torchdist.worker.cell import (
     run_cell,
 )
 from jupyter_torchdist.worker.context import RankContext, get_context, report, set_context
-from jupyter_torchdist.worker.exceptions import error_record
+from jupyter_torchdist.worker.exceptions import error_record, with_limits
 from jupyter_torchdist.worker.payload import PayloadReader, map_parts
 from jupyter_torchdist.worker.reporter import MetricsReporter
 from jupyter_torchdist.worker.shell import SHELL_NAME, CellShell
@@ -132,7 +132,7 @@ def run_rank(spec: RankSpec) -> int:
         else:
             _returned(events, spec, None)
     except BaseException as exc:
-        record = error_record(exc, places)
+        record = with_limits(error_record(exc, places))
         if not payload_loaded:
             record = _named_payload_problem(record)
         events.phase(RankPhase.RAISED, error=asdict(record))
@@ -218,6 +218,7 @@ def _prepare_process(spec: RankSpec) -> None:
         text = io.TextIOWrapper(raw, "utf-8", errors="backslashreplace", write_through=True)
         setattr(sys, stream, text)
         setattr(sys, f"__{stream}__", text)
+    faulthandler.enable(2)
     faulthandler.register(STACK_SIGNAL, spec.stack_fd, all_threads=True, chain=False)
     os.environ.clear()
     os.environ.update(spec.env)

@@ -43,7 +43,7 @@ class MetricsReporter:
         number = self._step(step)
         self._count += 1
         given: object = metrics
-        if not isinstance(given, Mapping):
+        if type(given) is not dict and not isinstance(given, Mapping):
             self._warn("", f"log_metrics takes a dict of names to numbers, got {type(metrics).__name__}; left out")
             return
         values: dict[str, MetricValue] = {}
