@@ -225,6 +225,8 @@ def get_context() -> Context:
     return _current
 
 
-def report(**metrics: Any) -> None:
-    """``report(loss=0.3)`` is ``get_context().get_metrics_reporter().log_metrics({"loss": 0.3})``."""
-    get_context().get_metrics_reporter().log_metrics(metrics)
+def report(metrics: Mapping[str, Any] | None = None, /, **more: Any) -> None:
+    """``report(loss=0.3)`` or ``report({"loss": 0.3})``: ``get_context().get_metrics_reporter().log_metrics(…)``."""
+    reporter = get_context().get_metrics_reporter()
+    # what is no dict is refused by the reporter, in its own words
+    reporter.log_metrics({**metrics, **more} if isinstance(metrics, Mapping) else metrics or more)
