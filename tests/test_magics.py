@@ -53,6 +53,20 @@ def test_words_about_a_live_run(cell, line):
     assert error is None and handle.run_id in out and "stopped" in out
 
 
+def test_the_stacks_of_a_live_run(cell, line):
+    cell(FREE + " --name silent", BODY)
+    handle = cell.shell.user_ns["_outcome"]
+    while handle.status.reports == 0:
+        time.sleep(0.01)
+    out, error = line("stacks silent")
+    assert error is None
+    assert "cell, line 4, in <module>" in out and "while not ctx.should_stop()" in out
+    handle.stop()
+    handle.wait()
+    out, error = line("stacks silent")
+    assert "no run 'silent' that is running" in str(error)
+
+
 def test_words_about_ended_runs_of_the_default_stage(shell, line, monkeypatch, tmp_path):
     from jupyter_torchdist.driver import host
 
@@ -75,7 +89,7 @@ def test_words_about_ended_runs_of_the_default_stage(shell, line, monkeypatch, t
     ("words", "hint"),
     [
         ("statsu", "Did you mean %torchdist status?"),
-        ("xyz", "There are status, runs, show, stop, logs."),
+        ("xyz", "There are status, runs, show, stop, logs, stacks."),
         ("show", "name one run"),
         ("show nosuchrun", "no run"),
         ("stop nosuchrun", "no run 'nosuchrun' that is running"),
@@ -96,7 +110,7 @@ def test_a_wrong_word_says_what_is_right(line, words, hint):
 
 def test_help_lists_the_words_and_the_options(cell, line):
     out, error = line("")
-    assert error is None and "status | runs | show | stop | logs" in out and "--workers" in out
+    assert error is None and "status | runs | show | stop | logs | stacks" in out and "--workers" in out
     cell("--help", "x = 1")
     assert "examples:" in cell.text and "--nodes N" in cell.text and cell.folders == []
 

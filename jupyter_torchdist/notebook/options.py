@@ -139,11 +139,11 @@ def _checked(known: argparse.Namespace) -> CellOptions:
         name=known.name,
         backend=known.backend,
         init_process_group=not known.no_process_group,
-        timeout=parse_seconds(known.timeout) if known.timeout is not None else None,
-        grace=parse_seconds(known.grace),
-        stall_after=parse_seconds(known.stall_after),
-        straggler_grace=parse_seconds(known.straggler_grace),
-        rendezvous_timeout=parse_seconds(known.rendezvous_timeout),
+        timeout=_seconds("--timeout", known.timeout) if known.timeout is not None else None,
+        grace=_seconds("--grace", known.grace),
+        stall_after=_seconds("--stall-after", known.stall_after),
+        straggler_grace=_seconds("--straggler-grace", known.straggler_grace),
+        rendezvous_timeout=_seconds("--rendezvous-timeout", known.rendezvous_timeout),
         env=_pairs("--env", known.env),
         tags=tuple(known.tag),
     )
@@ -180,6 +180,13 @@ def _number(option: str, text: str) -> float:
     except ValueError:
         raise ConfigError(f"{option} is {text!r}; it must be a number of at least 0.") from None
     return int(value) if value.is_integer() else value
+
+
+def _seconds(option: str, text: str) -> float:
+    try:
+        return parse_seconds(text)
+    except ConfigError as exc:
+        raise ConfigError(f"{option}: {exc}") from exc
 
 
 def _pairs(option: str, words: list[str]) -> dict[str, str]:
