@@ -4,9 +4,9 @@ import { element, setText } from './dom';
 /** Why a run failed, or where a run that goes on stands still. */
 export class ErrorCard {
   constructor(kind: 'error' | 'hang') {
+    this.node = element('div', kind, this._title, this._lines, this._also);
     this.node.setAttribute('role', 'group');
     this.node.setAttribute('aria-label', kind === 'error' ? 'Error of the run' : 'Standstill');
-    this.node.dataset.kind = kind;
   }
 
   update(error: RunError | null): void {
@@ -19,5 +19,5 @@ export class ErrorCard {
   private readonly _title = element('div', 'error-title');
   private readonly _lines = element('pre', 'error-lines');
   private readonly _also = element('div', 'error-also');
-  readonly node = element('div', 'error', this._title, this._lines, this._also);
+  readonly node: HTMLElement;
 }
