@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 from jupyter_torchdist.records import RunState
 
-#: ranks whose peer failed get this long to go after SIGTERM
-FAILURE_GRACE = 1.0
-#: and this long between SIGTERM and SIGKILL at the end of a stop
+#: ranks whose peer failed get this long to fail by themselves, so that the same error on all of them is told as one
+FAILURE_PAUSE = 0.5
+#: and this long between SIGTERM and SIGKILL
 TERM_GRACE = 1.0
 
 
@@ -205,7 +205,7 @@ def _fail(life: Life) -> tuple[Life, tuple[Action, ...]]:
     if not _unhurt(life):  # ranks that fail while they are being ended are no news
         return life, ()
     life = replace(life, failed=True, state=RunState.STOPPING)
-    return life, (AskStop(), Signal(signal.SIGTERM), SetTimer(FAILURE_GRACE, signal.SIGKILL))
+    return life, (AskStop(), SetTimer(FAILURE_PAUSE, signal.SIGTERM))
 
 
 def _gone(life: Life, rank: int) -> tuple[Life, tuple[Action, ...]]:
