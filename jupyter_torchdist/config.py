@@ -95,13 +95,12 @@ class RunOptions:
             raise ConfigError(f"backend is {self.backend!r}; it must be one of {', '.join(BACKENDS)}.")
         if self.name is not None:
             check_name(self.name)
-        check_seconds("timeout", self.timeout)
+        if self.timeout is not None:
+            check_seconds("timeout", self.timeout)
+        for name in ("straggler_grace", "rendezvous_timeout"):
+            check_seconds(name, getattr(self, name))
         for name in ("grace", "stall_after"):
             check_seconds(name, getattr(self, name), zero=True)
-        for name in ("straggler_grace", "rendezvous_timeout"):
-            if getattr(self, name) is None:
-                raise ConfigError(f"{name} is None; it must be a number of seconds above 0.")
-            check_seconds(name, getattr(self, name))
         if self.display not in ("auto", "none"):
             raise ConfigError(f"display is {self.display!r}; it must be 'auto' or 'none'.")
         if self.verbose not in (0, 1, 2):
@@ -122,9 +121,7 @@ def check_name(name: object) -> None:
 
 
 def check_seconds(what: str, value: object, zero: bool = False) -> None:
-    """``zero``: 0 is allowed, and None is not."""
-    if value is None and not zero:
-        return
+    """``zero``: 0 is allowed."""
     number = not isinstance(value, bool) and isinstance(value, (int, float)) and math.isfinite(value)
     if not number or value < 0 or (value == 0 and not zero):  # type: ignore[operator]
         least = "of at least" if zero else "above"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,33 @@ def stage(tmp_path: Path) -> Path:
 @pytest.fixture
 def cell(shell: Any, stage: Path, capsys: pytest.CaptureFixture[str]) -> Cell:
     return Cell(shell, stage, capsys.readouterr)
+
+
+@pytest.fixture
+def begin(cluster: Any, stage: Path) -> Iterator[Callable[..., Any]]:
+    """Starts a train function, on two ranks unless told otherwise; what still runs at the test's end is stopped."""
+    from jupyter_torchdist import PyTorchDistributor, PyTorchScalingConfig
+
+    handles = []
+
+    def begin(function: Any, scaling: Any = None, **options: Any) -> Any:
+        handle = PyTorchDistributor(function, scaling or PyTorchScalingConfig(1, 2)).start(
+            artifact_stage_location=str(stage), display="none", **options
+        )
+        handles.append(handle)
+        return handle
+
+    yield begin
+    for handle in handles:
+        handle.stop(force=True)
+        handle.wait()
+
+
+def until(condition: Callable[[], Any]) -> Any:
+    """Waits for what another process does; the test's own time limit is the bound."""
+    while not (found := condition()):
+        time.sleep(0.01)
+    return found
 
 
 @pytest.fixture

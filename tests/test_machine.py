@@ -138,6 +138,8 @@ def test_a_failed_rank_ends_the_others_with_sigterm_then_sigkill():
     life, actions = run(*START, machine.RankFailed(1))
     assert life.state is RunState.STOPPING
     assert machine.SetTimer(machine.FAILURE_PAUSE, signal.SIGTERM) in actions
+    _, actions = step(life, machine.TimerRang(signal.SIGTERM))
+    assert actions == (machine.Signal(signal.SIGTERM), machine.SetTimer(machine.TERM_GRACE, signal.SIGKILL))
     _, actions = step(life, machine.TimerRang(signal.SIGKILL))
     assert actions == (machine.Signal(signal.SIGKILL),)
     assert run(*START, machine.RankFailed(1), *END)[0].state is RunState.FAILED

@@ -1,10 +1,11 @@
 """The magics in a real terminal shell."""
 
 import shutil
-import time
 
 import pytest
 from IPython.core.error import UsageError
+
+from tests.conftest import until
 
 FREE = "--workers 2 --no-wait"
 BODY = (
@@ -25,6 +26,14 @@ def line(shell, capsys):
     return line
 
 
+def begun(cell, name):
+    """The handle of a live run that has reported."""
+    cell(f"{FREE} --name {name}", BODY)
+    handle = cell.shell.user_ns["_outcome"]
+    until(lambda: handle.status.reports)
+    return handle
+
+
 def test_a_terminal_shows_a_run_as_lines(cell):
     cell("--nodes 2 --workers 2 --name lines", "print('hello from', ctx.get_rank())\nreport(loss=0.25)")
     assert "2 nodes × 2 workers = 4 ranks" in cell.text
@@ -34,10 +43,7 @@ def test_a_terminal_shows_a_run_as_lines(cell):
 
 
 def test_words_about_a_live_run(cell, line):
-    cell(FREE + " --name alive", BODY)
-    handle = cell.shell.user_ns["_outcome"]
-    while handle.status.reports == 0:
-        time.sleep(0.01)
+    handle = begun(cell, "alive")
     out, error = line("status")
     assert error is None and "embedded local cluster: " in out and "CPUs" in out
     assert handle.run_id in out and "running after" in out
@@ -54,10 +60,7 @@ def test_words_about_a_live_run(cell, line):
 
 
 def test_the_stacks_of_a_live_run(cell, line):
-    cell(FREE + " --name silent", BODY)
-    handle = cell.shell.user_ns["_outcome"]
-    while handle.status.reports == 0:
-        time.sleep(0.01)
+    handle = begun(cell, "silent")
     out, error = line("stacks silent")
     assert error is None
     assert "cell, line 4, in <module>" in out and "while not ctx.should_stop()" in out

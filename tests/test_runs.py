@@ -30,6 +30,7 @@ from jupyter_torchdist.errors import (
     WorkerError,
 )
 from jupyter_torchdist.run_folder import RunFolder
+from tests.conftest import until
 
 TWO = PyTorchScalingConfig(1, 2)
 
@@ -45,24 +46,6 @@ def go(cluster, stage):
     return go
 
 
-@pytest.fixture
-def begin(cluster, stage):
-    """Starts a train function; what still runs at the end of the test is stopped."""
-    handles = []
-
-    def begin(function, scaling=TWO, **options):
-        handle = PyTorchDistributor(function, scaling).start(
-            artifact_stage_location=str(stage), display="none", **options
-        )
-        handles.append(handle)
-        return handle
-
-    yield begin
-    for handle in handles:
-        handle.stop(force=True)
-        handle.wait()
-
-
 def processes_of(run_id):
     """The ranks of a run by the name of their processes, and what has a rank's variables."""
     found = []
@@ -72,13 +55,6 @@ def processes_of(run_id):
                 found.append(process)
         except psutil.Error:
             continue
-    return found
-
-
-def until(condition):
-    """Waits for what another process does; the test's own time limit is the bound."""
-    while not (found := condition()):
-        time.sleep(0.01)
     return found
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 import jupyter_torchdist
-from jupyter_torchdist import PyTorchDistributor, PyTorchScalingConfig, get_context
+from jupyter_torchdist import PyTorchScalingConfig, get_context
 from jupyter_torchdist.agent.stacks import parse
 from jupyter_torchdist.coordinator.standstill import Stand, disagreement, is_idle, is_locked, stack_lines, stand
 from jupyter_torchdist.errors import RunStopped, WorkerError
 from jupyter_torchdist.records import Frame, RankLook, Shown
+from tests.conftest import until
 
 TORCH = "/site-packages/torch/distributed/distributed_c10d.py"
 BARRIER = (
@@ -85,29 +84,6 @@ def test_what_is_told_names_everyone():
     assert "ranks 0, 2:" in lines and "rank 1:" in lines and any("no answer" in line for line in lines)
 
 
-@pytest.fixture
-def begin(cluster, stage):
-    handles = []
-
-    def begin(function, ranks=2, **options):
-        handle = PyTorchDistributor(function, PyTorchScalingConfig(1, ranks)).start(
-            artifact_stage_location=str(stage), display="none", **options
-        )
-        handles.append(handle)
-        return handle
-
-    yield begin
-    for handle in handles:
-        handle.stop(force=True)
-        handle.wait()
-
-
-def until(condition):
-    while not (found := condition()):
-        time.sleep(0.02)
-    return found
-
-
 def test_different_collectives_end_the_run_with_both_lines(begin):
     def mixed():
         import torch
@@ -145,7 +121,7 @@ def test_a_rank_may_return_while_others_wait_for_one_that_works(begin):
                 torch.ones(64, 64) @ torch.ones(64, 64)
         dist.all_reduce(torch.ones(1), group=group)
 
-    assert begin(train, ranks=4, straggler_grace=0.6).result().state == "finished"
+    assert begin(train, PyTorchScalingConfig(1, 4), straggler_grace=0.6).result().state == "finished"
 
 
 def test_a_peer_that_has_returned_is_named(begin):

@@ -206,7 +206,7 @@ class LocalRun:
         killed = os.WIFSIGNALED(status)
         name = signal.Signals(os.WTERMSIG(status)).name if killed else None
         tail = "\n".join(io.tail.splitlines()[-20:])
-        for_memory = oom_kills() > self._oom_kills
+        for_memory = name == "SIGKILL" and oom_kills() > self._oom_kills
         self._add_event(
             RankEvent(
                 rank,

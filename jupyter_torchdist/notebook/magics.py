@@ -6,7 +6,6 @@ import difflib
 import shlex
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from IPython.core.error import UsageError
@@ -43,7 +42,7 @@ class TorchdistMagics(Magics):
         began = time.time()
         namespace = self.shell.user_ns
         prepared = prepare(cell, namespace)
-        job = replace(_job(options, prepared, namespace), began=began)
+        job = _job(options, prepared, namespace, began)
         if options.check:
             print("\n".join(["nothing is started; the cell is good to run:", *job.notes]))
             return None
@@ -108,16 +107,12 @@ class TorchdistMagics(Magics):
         return api.finished(_word(arguments))
 
     def _stop(self, arguments: list[str]) -> None:
-        handle = _live(arguments or ["last"])
-        if handle is None:
-            raise ConfigError(f"there is no run {_word(arguments or ['last'])!r} that is running.")
+        handle = _running(arguments)
         handle.stop()
         print(f"asked {handle.run_id} to stop")
 
     def _stacks(self, arguments: list[str]) -> None:
-        handle = _live(arguments or ["last"])
-        if handle is None:
-            raise ConfigError(f"there is no run {_word(arguments or ['last'])!r} that is running.")
+        handle = _running(arguments)
         print(handle.stack_text() or f"no rank of {handle.run_id} runs now")
 
     def _logs(self, arguments: list[str]) -> None:
@@ -152,7 +147,16 @@ def _live(arguments: list[str]) -> RunHandle | None:
     return next((h for h in runs if h.run_id.startswith(word) or h.status.name == word), None)
 
 
-def _job(options: CellOptions, prepared: PreparedCell, namespace: dict[str, Any]) -> Job:
+def _running(arguments: list[str]) -> RunHandle:
+    """The live run that is named, the last one where none is. Raises ``ConfigError``."""
+    words = arguments or ["last"]
+    handle = _live(words)
+    if handle is None:
+        raise ConfigError(f"there is no run {_word(words)!r} that is running.")
+    return handle
+
+
+def _job(options: CellOptions, prepared: PreparedCell, namespace: dict[str, Any], began: float) -> Job:
     hyper_params = _hyper_params(options, namespace)
     data = {name: _variable("--data", variable, namespace) for name, variable in options.data.items()} or None
     names = reachable(list(prepared.names), namespace)
@@ -187,6 +191,7 @@ def _job(options: CellOptions, prepared: PreparedCell, namespace: dict[str, Any]
         notes=tuple(notes),
         address=options.address,
         env=run_environment(options.run),
+        began=began,
     )
 
 

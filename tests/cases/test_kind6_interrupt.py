@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-import time
-
 import psutil
 import pytest
 
-from jupyter_torchdist import PyTorchDistributor, PyTorchScalingConfig, get_context
+from jupyter_torchdist import get_context
 from jupyter_torchdist.errors import RunStopped
-
-
-@pytest.fixture
-def begin(cluster, stage):
-    handles = []
-
-    def begin(function, **options):
-        handle = PyTorchDistributor(function, PyTorchScalingConfig(1, 2)).start(
-            artifact_stage_location=str(stage), display="none", **options
-        )
-        handles.append(handle)
-        return handle
-
-    yield begin
-    for handle in handles:
-        handle.stop(force=True)
-        handle.wait()
+from tests.conftest import until
 
 
 def stop_when_both_say(handle, word):
     """Stops once both ranks have printed ``word``; their processes are gone then."""
-    while not all(word in handle.logs(rank) for rank in (0, 1)):
-        time.sleep(0.02)
+    until(lambda: all(word in handle.logs(rank) for rank in (0, 1)))
     ranks = [p for p in psutil.process_iter(["name"]) if handle.run_id[-6:] in (p.info["name"] or "")]
     assert len(ranks) == 2
     handle.stop()
