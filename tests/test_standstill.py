@@ -157,6 +157,7 @@ def test_a_silent_run_shows_its_stacks_and_goes_on(begin, tmp_path):
     assert set(handle.stacks()) == {0, 1} and "dist.barrier()" in handle.stacks()[0]
     gate.touch()
     assert handle.result().state == "finished"
+    assert handle.status.hang is None, "it no longer goes on"
     assert "stall" in (handle.folder.path / "events.jsonl").read_text()
 
 

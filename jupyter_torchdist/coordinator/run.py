@@ -471,7 +471,7 @@ class Run:
             notes=tuple(self._notes),
             timeline=dict(self._timeline.seconds),
             error=self._error_card(),
-            hang=self._hang,
+            hang=self._hang if life.state is RunState.RUNNING else None,
         )
 
     def _write_record(self) -> None:

@@ -227,6 +227,8 @@ def get_context() -> Context:
 
 def report(metrics: Mapping[str, Any] | None = None, /, **more: Any) -> None:
     """``report(loss=0.3)`` or ``report({"loss": 0.3})``: ``get_context().get_metrics_reporter().log_metrics(…)``."""
-    reporter = get_context().get_metrics_reporter()
+    given: Any = more if metrics is None else metrics
+    if more and isinstance(metrics, Mapping):
+        given = {**metrics, **more}
     # what is no dict is refused by the reporter, in its own words
-    reporter.log_metrics({**metrics, **more} if isinstance(metrics, Mapping) else metrics or more)
+    get_context().get_metrics_reporter().log_metrics(given)

@@ -70,7 +70,7 @@ class Lab:
         started = self._started()
         if self._server.poll() is None:
             self._server.send_signal(signal.SIGTERM)
-        _, alive = psutil.wait_procs(started, timeout=60)
+        _, alive = psutil.wait_procs(started, timeout=30)
         left = {process.pid: process for process in [*alive, *self._started()]}
         names = []
         for process in left.values():

@@ -88,3 +88,10 @@ own.warning("own-%d", ctx.get_rank())
         cell("--workers 2", body)
         assert cell.logs == {rank: f"[] 30\nhello-{rank}\nown-{rank}\n" for rank in (0, 1)}
     assert logging.getLogger().handlers == before
+
+
+def test_report_takes_names_a_dict_or_both_and_refuses_the_rest(cell):
+    result = cell("--workers 1", "report(a=1.0)\nreport({'b': 2.0})\nreport({'c': 3.0}, d=4.0)\nreport([])\nreport(0)")
+    assert cell.error is None, cell.text
+    assert result.last() == {"a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0}
+    assert len(result.get_metrics()) == 3 and "takes a dict of names to numbers" in cell.logs[0]
